@@ -1,0 +1,94 @@
+"""Stage functions as Ray tasks, one at a time per core or device, every end turned into an ``Outcome``.
+
+One remote function serves all stages, so a worker that has imported torch once is used again by the next task (the
+import costs 5 s, a warm task milliseconds). Ray itself retries nothing: the driver decides what is tried again, because
+only it knows whether the store still holds a checkpoint to go on from.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gridlaw.pipelines.grid.graph import NodeKey
+from gridlaw.pipelines.grid.outcome import Failure, Outcome, failure_of
+
+# Stage functions by name; imported in the worker, so that the driver stays free of torch.
+STAGES: Mapping[str, str] = {
+    "prepare": "gridlaw.pipelines.stages.prepare:prepare",
+    "segment": "gridlaw.pipelines.stages.train:train_segment",
+    "decay": "gridlaw.pipelines.stages.train:decay",
+    "evaluate": "gridlaw.pipelines.stages.evaluate:evaluate",
+    "refit": "gridlaw.pipelines.stages.refit:refit",
+}
+
+
+def run_stage(stage: str, task: dict[str, Any]) -> dict[str, Any]:
+    """Call a stage function with its JSON-able task; its result, or how it failed, as a dict."""
+    try:
+        module, function = STAGES[stage].split(":")
+        result = getattr(importlib.import_module(module), function)(task)
+    except BaseException as error:  # a record for the driver; nothing is swallowed, the driver tells it
+        failure = failure_of(error)
+        return {"failure": {"kind": failure.kind, "reason": failure.reason, "traceback": failure.traceback}}
+    return {"result": result}
+
+
+@dataclass
+class RayExecutor:
+    """Submits to the Ray that is connected in this process. ``num_cpus`` or ``num_gpus`` are a task's own demand."""
+
+    _running: dict[Any, NodeKey] = field(default_factory=dict)
+    _remote: Any = None
+
+    def submit(
+        self, key: NodeKey, stage: str, task: dict[str, Any], *, name: str, num_cpus: float, num_gpus: float = 0.0
+    ) -> None:
+        import ray
+
+        if self._remote is None:
+            self._remote = ray.remote(max_retries=0)(run_stage)
+        options = self._remote.options(name=name, num_cpus=num_cpus, num_gpus=num_gpus)
+        self._running[options.remote(stage, task)] = key
+
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def wait(self, timeout_seconds: float) -> list[tuple[NodeKey, Outcome]]:
+        """Tasks that ended within the time, as soon as there is one."""
+        import ray
+
+        if not self._running:
+            return []
+        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_seconds)
+        if ready:  # take whatever else ended meanwhile
+            ready, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
+        return [(self._running.pop(ref), _outcome(ref)) for ref in ready]
+
+    def kill_all(self) -> None:
+        """Give up on what still runs (it was asked to stop first and had its time)."""
+        import ray
+
+        for ref in self._running:
+            ray.cancel(ref, force=True)
+        self._running.clear()
+
+
+def _outcome(ref: Any) -> Outcome:
+    import ray.exceptions
+
+    try:
+        record = ray.get(ref)
+    except ray.exceptions.OutOfMemoryError as error:
+        return Outcome(failure=Failure(kind="memory", reason=f"out of memory on its node: {_first_line(error)}"))
+    except ray.exceptions.RayError as error:
+        return Outcome(failure=Failure(kind="lost", reason=f"worker lost: {_first_line(error)}"))
+    if "failure" in record:
+        return Outcome(failure=Failure(**record["failure"]))
+    return Outcome(result=record["result"])
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:500]

@@ -1,0 +1,98 @@
+"""The DAG of one submission: what waits for what, what may start, what a failure blocks.
+
+Pure bookkeeping, no Ray and no MLflow: the driver asks for ready nodes, starts them, and says how each ended.
+A node is identified by its key, for example ``("segment", "full/n1/seed0", 58)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+NodeKey = tuple[str | int, ...]
+NodeState = Literal["waiting", "running", "done", "failed", "blocked"]
+
+
+@dataclass(kw_only=True)
+class Node:
+    """One stage call. ``priority``: higher starts first (we use the FLOPs still hanging on it, so long chains start early)."""
+
+    key: NodeKey
+    depends_on: tuple[NodeKey, ...] = ()
+    priority: float = 0.0
+    state: NodeState = "waiting"
+    attempts: int = 0
+    reason: str = ""
+
+    @property
+    def kind(self) -> str:
+        return str(self.key[0])
+
+
+@dataclass
+class Graph:
+    """Nodes by key. A node is added after what it depends on; nodes may be added while others run (refits are)."""
+
+    nodes: dict[NodeKey, Node] = field(default_factory=dict)
+
+    def add(self, node: Node) -> Node:
+        assert node.key not in self.nodes, f"node {node.key} added twice"
+        for key in node.depends_on:
+            assert key in self.nodes, f"node {node.key} depends on {key}, which is not in the graph"
+        self.nodes[node.key] = node
+        self._block_if_hopeless(node)
+        return node
+
+    def ready(self) -> list[Node]:
+        """Waiting nodes with every dependency done, highest priority first; ties in the order of addition."""
+        nodes = [n for n in self.nodes.values() if n.state == "waiting" and self._dependencies_done(n)]
+        return sorted(nodes, key=lambda n: -n.priority)
+
+    def running(self) -> list[Node]:
+        return [n for n in self.nodes.values() if n.state == "running"]
+
+    def finished(self) -> bool:
+        return not any(n.state in ("waiting", "running") for n in self.nodes.values())
+
+    def start(self, key: NodeKey) -> Node:
+        node = self.nodes[key]
+        assert node.state == "waiting" and self._dependencies_done(node), f"node {key} is {node.state}, not ready"
+        node.state, node.attempts = "running", node.attempts + 1
+        return node
+
+    def done(self, key: NodeKey) -> Node:
+        node = self.nodes[key]
+        node.state = "done"
+        return node
+
+    def again(self, key: NodeKey, reason: str) -> Node:
+        """Back to waiting, to be tried again; ``reason`` says why the last attempt ended."""
+        node = self.nodes[key]
+        node.state, node.reason = "waiting", reason
+        return node
+
+    def fail(self, key: NodeKey, reason: str) -> list[Node]:
+        """The node failed for good. Returns the nodes newly blocked, directly or not."""
+        node = self.nodes[key]
+        node.state, node.reason = "failed", reason
+        blocked = []
+        for other in self.nodes.values():  # insertion order is topological: one sweep reaches everything
+            if self._block_if_hopeless(other):
+                blocked.append(other)
+        return blocked
+
+    def of_kind(self, kind: str) -> Iterable[Node]:
+        return (n for n in self.nodes.values() if n.kind == kind)
+
+    def _dependencies_done(self, node: Node) -> bool:
+        return all(self.nodes[key].state == "done" for key in node.depends_on)
+
+    def _block_if_hopeless(self, node: Node) -> bool:
+        lost = [key for key in node.depends_on if self.nodes[key].state in ("failed", "blocked")]
+        if node.state != "waiting" or not lost:
+            return False
+        cause = self.nodes[lost[0]]
+        node.state = "blocked"
+        node.reason = cause.reason if cause.state == "blocked" else f"{' '.join(map(str, cause.key))} failed: {cause.reason}"
+        return True

@@ -1,0 +1,71 @@
+"""How a stage call ended, as a record: the driver never sees an exception of a stage.
+
+Why records: in Ray a failed task fails every task that depends on it, and a traceback alone does not say whether trying
+again can help. ``Failure.kind`` says it:
+
+========== =========================================================== ===============
+kind       what happened                                               tried again
+========== =========================================================== ===============
+lost       the worker or its node died                                 yes
+memory     the worker ran out of memory                                yes, smaller micro-batch
+store      store, disk or tracking server failed                       yes
+diverged   loss or gradient is not finite                              no
+exception  any other exception of our code or bad data                 no
+stopped    asked to stop: it saved and left                            by the next run
+========== =========================================================== ===============
+"""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from dataclasses import dataclass
+from typing import Any, Literal
+
+FailureKind = Literal["lost", "memory", "store", "diverged", "exception", "stopped"]
+TRY_AGAIN: frozenset[str] = frozenset({"lost", "memory", "store"})
+_OUT_OF_MEMORY = ("can't allocate memory", "cuda out of memory", "cublas_status_alloc_failed", "cannot allocate memory")
+_STORE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    kind: FailureKind
+    reason: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The end of one attempt: ``result`` of the stage function, or ``failure``."""
+
+    result: dict[str, Any] | None = None
+    failure: Failure | None = None
+    node: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Which kind of failure an exception of a stage is."""
+    text = f"{type(error).__name__}: {error}"
+    trace = "".join(traceback.format_exception(error))
+    return Failure(kind=_kind_of(error), reason=text.strip()[:2000], traceback=trace[-20_000:])
+
+
+def _kind_of(error: BaseException) -> FailureKind:
+    from gridlaw.platform.errors import Surroundings
+
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return "stopped"
+    if type(error).__name__ == "Diverged":
+        return "diverged"
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "memory"
+    if isinstance(error, RuntimeError | OSError) and any(part in str(error).lower() for part in _OUT_OF_MEMORY):
+        return "memory"
+    if isinstance(error, Surroundings) or (isinstance(error, OSError) and error.errno in _STORE_ERRNOS):
+        return "store"
+    return "exception"
