@@ -1,0 +1,107 @@
+"""What the chunked recurrences share: cutting time into chunks, and decays between positions of one chunk.
+
+Shapes: B batch, T time, N chunks, C positions in a chunk, H heads (or groups of heads).
+
+Decays are products of gates in (0, 1]. They are kept as sums of logs and only differences that are <= 0 are ever
+exponentiated, so nothing overflows. The running sum is made in fp64 and split into a coarse and a fine fp32 part: with
+strong gates the sum grows to thousands, where one fp32 number could no longer tell neighbouring positions apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decays:
+    """Decay factors of every chunk.
+
+    from_start: what is left at position t of the state before the chunk, gate of t included, [N, B, H, C]
+    to_end: what is left at the chunk's end of what was written at s, [N, B, H, C]
+    whole: what is left at the chunk's end of the state before it, [N, B, H]
+    between: what is left at t of what was written at s; 0 for s > t, 1 for s = t, [N, B, H, C, C] as [t, s]
+    """
+
+    from_start: Tensor
+    to_end: Tensor
+    whole: Tensor
+    between: Tensor
+
+
+def compute_dtype(*tensors: Tensor) -> torch.dtype:
+    """fp64 if any input is fp64, else fp32: states and gates are never kept in less."""
+    return torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
+
+
+def split(x: Tensor, chunk_size: int, dtype: torch.dtype) -> Tensor:
+    """x: [B, T, H, ...] → [N, B, H, C, ...], a view where it can be, zeros after the end of time."""
+    batch, time = x.shape[:2]
+    num_chunks = -(-time // chunk_size)
+    x = x.to(dtype)
+    if num_chunks * chunk_size != time:
+        x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, num_chunks * chunk_size - time))
+    x = x.unflatten(1, (num_chunks, chunk_size))
+    return x.transpose(0, 1).transpose(2, 3)
+
+
+def join(x: Tensor, time: int, dtype: torch.dtype) -> Tensor:
+    """x: [N, B, H, C, ...] → contiguous [B, T, H, ...]: the inverse of `split`."""
+    x = x.transpose(2, 3).transpose(0, 1).to(dtype)
+    return x.flatten(1, 2)[:, :time].contiguous()
+
+
+def split_segments(document_ids: Tensor | None, chunk_size: int) -> Tensor | None:
+    """document_ids: [B, T] → number of document starts seen so far in the chunk, [N, B, 1, C].
+
+    A document starts where the id differs from the one before it. Position 0 of the sequence starts none: an initial
+    state belongs to the first document.
+    """
+    if document_ids is None:
+        return None
+    starts = torch.zeros_like(document_ids, dtype=torch.int32)
+    starts[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
+    batch, time = starts.shape
+    num_chunks = -(-time // chunk_size)
+    starts = F.pad(starts, (0, num_chunks * chunk_size - time)).view(batch, num_chunks, 1, chunk_size)
+    return starts.transpose(0, 1).cumsum(-1, dtype=torch.int32)
+
+
+def decays(log_gate_NBHC: Tensor, segment_NB1C: Tensor | None, dtype: torch.dtype) -> Decays:
+    """log_gate: log of the gate applied before position t is written, <= 0; segment: from `split_segments`."""
+    total = log_gate_NBHC.cumsum(-1, dtype=torch.float64)
+    last = total[..., -1:]
+    from_start, to_end, whole = total.exp().to(dtype), (last - total).exp().to(dtype), last[..., 0].exp().to(dtype)
+    chunk_size = total.shape[-1]
+    future = torch.ones(chunk_size, chunk_size, dtype=torch.bool, device=total.device).triu_(1)
+    coarse = total.to(dtype)
+    between = coarse[..., :, None] - coarse[..., None, :]
+    if dtype != torch.float64:
+        fine = (total - coarse).to(dtype)
+        between += fine[..., :, None] - fine[..., None, :]
+    if segment_NB1C is None:
+        between.masked_fill_(future, float("-inf"))
+    else:
+        last_segment = segment_NB1C[..., -1:]
+        from_start = from_start * (segment_NB1C == 0)
+        to_end = to_end * (segment_NB1C == last_segment)
+        whole = whole * (last_segment[..., 0] == 0)
+        other = segment_NB1C[..., :, None] != segment_NB1C[..., None, :]
+        between.masked_fill_(future | other, float("-inf"))
+    return Decays(from_start=from_start, to_end=to_end, whole=whole, between=between.exp_())
+
+
+def log_gate_gradient(
+    decay: Decays, d_from_start: Tensor, d_to_end: Tensor, d_whole: Tensor, pair_rows: Tensor, pair_columns: Tensor
+) -> Tensor:
+    """Gradient of the log gates, [N, B, H, C], from gradients of the factors in `decay`.
+
+    pair_rows, pair_columns: sums over s and over t of between * d_between, [N, B, H, C].
+    """
+    to_end = decay.to_end * d_to_end
+    d_total = pair_rows - pair_columns + decay.from_start * d_from_start - to_end
+    d_total[..., -1] += to_end.sum(-1) + decay.whole * d_whole
+    return d_total.flip(-1).cumsum(-1).flip(-1)
