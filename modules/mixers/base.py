@@ -39,7 +39,7 @@ class MixerSpec(ABC):
         """Whether queries and keys are rotated by position."""
         return False
 
-    def check(self, scale: Scale) -> None:
+    def check(self, scale: Scale) -> None:  # noqa: B027  (most mixers fit every scale)
         """Raise BadSetting where these settings do not fit `scale`; by default they always do."""
 
     def resolved(self, scale: Scale) -> Self:
