@@ -15,9 +15,9 @@ from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-import torch  # noqa: E402  (the variable above must be set before triton loads)
-import triton.runtime.interpreter as interpreter  # noqa: E402
-from triton.runtime.autotuner import Autotuner  # noqa: E402
+import torch
+import triton.runtime.interpreter as interpreter
+from triton.runtime.autotuner import Autotuner
 
 
 class _Int(int):
@@ -40,7 +40,7 @@ def _install() -> None:
     for name in (
         "selective_scan_cuda",
         "causal_conv1d_cuda",
-    ):  # extensions that mamba imports and these tests never call
+    ):  # mamba imports them, these tests never call them
         sys.modules.setdefault(name, types.ModuleType(name))
     if torch.cuda.is_available():
         return
