@@ -86,7 +86,12 @@ def check_shapes(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> No
     if q.shape[1] < 1:
         raise BadSetting("sequence length", seen=q.shape[1], allowed="at least 1 token")
     lead = (*q.shape[:2], groups)
-    for name, x, shape in (("k", k, (*lead, q.shape[3])), ("v", v, (*lead, v.shape[-1])), ("g", g, lead), ("beta", beta, lead)):
+    for name, x, shape in (
+        ("k", k, (*lead, q.shape[3])),
+        ("v", v, (*lead, v.shape[-1])),
+        ("g", g, lead),
+        ("beta", beta, lead),
+    ):
         if tuple(x.shape) != shape:
             raise BadSetting(f"shape of {name}", seen=tuple(x.shape), allowed=str(shape))
 
