@@ -106,7 +106,8 @@ class TrunkRow(Plain):
     def __post_init__(self) -> None:
         if len(self.curve_tokens) != len(self.curve_loss):
             raise ValueError(
-                f"TrunkRow {self.name}: curve_tokens has {len(self.curve_tokens)} values, curve_loss {len(self.curve_loss)}"
+                f"TrunkRow {self.name}: curve_tokens has {len(self.curve_tokens)} values, "
+                f"curve_loss {len(self.curve_loss)}"
             )
 
 
@@ -150,7 +151,7 @@ class LawPoint(Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class LawCurve(Plain):
-    """A fitted curve at one N: values over tokens, and its band where low and high are given (equally long or empty)."""
+    """A fitted curve at one N: values over tokens, with a band where low and high are given (as long, or empty)."""
 
     scale: str
     num_params: float
@@ -203,7 +204,7 @@ class LawRow(Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class FailureRow(Plain):
-    """Something that did not succeed. kind: point, trunk, evaluation, law, report; status: failed, diverged, blocked."""
+    """What did not succeed. kind: point, trunk, evaluation, law, report; status: failed, diverged, blocked."""
 
     name: str
     kind: str

@@ -122,7 +122,7 @@ def make_law(points: list[PointRow], architecture: str, form: str, *, identified
         interval_method="bootstrap over trunks",
         verdict="alpha and beta are identified by these points."
         if identified
-        else "alpha is not identified: its 90% interval spans a factor of four; do not read it as a constant of nature.",
+        else "alpha is not identified: its 90% interval spans a factor of four; other values fit as well.",
     )
 
     def seen(point: PointRow, held_out: bool) -> LawPoint:

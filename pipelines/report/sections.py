@@ -1,0 +1,416 @@
+"""The report's sections, each from the data to HTML. A section without anything to show says so or is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gridlaw.pipelines.report import charts, words
+from gridlaw.pipelines.report.data import LawPoint, LawRow, PointRow, ReportData, finite
+from gridlaw.pipelines.report.markup import Column, Figures, Html, joined, legend, safe, symbol, table, tag
+
+MOST_METRIC_COLUMNS = 8
+STATUS_CLASS = {"done": "", "failed": "bad", "diverged": "bad", "blocked": "warn", "not run": "warn"}
+
+
+def facts(data: ReportData) -> Html:
+    """The headline numbers."""
+    done = sum(point.status == "done" for point in data.points)
+    device_seconds = total_device_seconds(data)
+    items: list[tuple[str, str, str]] = [("Points finished", f"{done:,} of {len(data.points):,}", "")]
+    if data.savings:
+        saved = f"{words.count(data.savings.tokens_without_sharing)} without shared trunks"
+        items.append(("Tokens trained", words.count(data.savings.tokens_trained), saved))
+    flops, note = total_flops(data)
+    if flops:
+        items.append(("Training FLOPs", words.scientific(flops), note))
+    if device_seconds or data.wall_seconds:
+        wall = f"{words.duration(data.wall_seconds)} on the clock" if data.wall_seconds else ""
+        items.append(("Device time", words.duration(device_seconds), wall))
+    if data.savings and data.savings.tokens_without_sharing:
+        items.append(("Saved by shared trunks", words.percent(data.savings.fraction_saved, 0), "of all tokens"))
+    cells = [
+        tag("div", joined([tag("dt", name), tag("dd", joined([value, tag("small", note)]) if note else value)]))
+        for name, value, note in items
+    ]
+    return tag("dl", joined(cells), class_="facts")
+
+
+def total_flops(data: ReportData) -> tuple[float | None, str]:
+    """FLOPs really spent on training where known, else the sum as if each point had been trained alone."""
+    if data.savings and finite(data.savings.train_flops):
+        return data.savings.train_flops, "really spent"
+    known = [point.train_flops for point in data.points if finite(point.train_flops) is not None]
+    return (sum(value for value in known if value), "as if each point alone") if known else (None, "")
+
+
+def total_device_seconds(data: ReportData) -> float | None:
+    """Device time of all trunks and points, None where nothing was measured."""
+    known = [row.device_seconds for row in (*data.points, *data.trunks) if finite(row.device_seconds) is not None]
+    return sum(value for value in known if value) if known else None
+
+
+def in_short(data: ReportData) -> Html:
+    """The findings as sentences; what failed or is not identified stands out."""
+    items = []
+    for sentence in words.summary(data):
+        bad = any(f" {word}: " in sentence for word in ("failed", "diverged", "blocked")) or sentence.startswith(
+            "Also not"
+        )
+        items.append(tag("li", sentence, class_="bad" if bad or "NOT" in sentence else ""))
+    items += [tag("li", note) for note in data.notes]
+    return joined([tag("h2", "In short", id="short"), tag("ul", joined(items), class_="short")])
+
+
+def laws(data: ReportData, figures: Figures, style: charts.Style) -> Html:
+    """Points and curves, the laws, what they say of held-out points, predicted against measured; per target."""
+    parts = [tag("h2", "Laws", id="laws")]
+    for number, target in enumerate(words.targets(data)):
+        group, label = f"target{number}", words.metric_label(target)
+        mine = [law for law in data.laws if law.target == target]
+        panels = charts.law_panels(data, target, style)
+        parts.append(tag("h3", f"{label} over training tokens"))
+        if not panels:
+            parts.append(
+                tag("p", f"No finished point has a value of {words.inline_label(target)} yet.", class_="muted")
+            )
+        else:
+            parts += [scale_legend(group, style), _key(mine)]
+            parts.append(tag("div", joined([figures.figure(panel, group) for panel in panels]), class_="panels"))
+        if not mine:
+            parts.append(tag("p", "No law was fitted.", class_="muted"))
+        else:
+            parts += [laws_table(mine, label), held_out_table(mine, label)]
+        pair = [charts.predicted_panel(data, target, style), charts.compute_panel(data, target, style)]
+        kept = [panel for panel in pair if panel]
+        if kept:
+            parts.append(architecture_legend(group, style))
+            parts.append(tag("div", joined([figures.figure(panel, group) for panel in kept]), class_="pair"))
+    return joined(parts, "\n")
+
+
+def scale_legend(group: str, style: charts.Style) -> Html:
+    return legend("Scale", group, [(name, *style.scale(name)) for name in style.scales])
+
+
+def architecture_legend(group: str, style: charts.Style) -> Html:
+    return legend("Architecture", group, [(name, *style.architecture(name)) for name in style.architectures])
+
+
+def _key(mine: Sequence[LawRow]) -> Html:
+    drawn = [law for law in mine if law.parameters]
+    if not drawn:
+        return Html("")
+    levels = {law.interval_level for law in drawn if law.curves and law.interval_level}
+    band = f", band: its {words.percent(max(levels), 0)} interval" if levels else ""
+    parts = [
+        symbol("circle", "--muted"),
+        " fitted  ",
+        symbol("circle", "--muted", filled=False),
+        f" held out or excluded; line: the fitted law{band}. Axes are logarithmic and shared.",
+    ]
+    return tag("p", joined(parts), class_="key")
+
+
+def laws_table(mine: Sequence[LawRow], label: str) -> Html:
+    """Exponents and parameters with intervals, and the verdict."""
+    names = [name for name in ("alpha", "beta", "a", "b", "E") if any(_parameter(law, name) for law in mine)]
+    columns = [Column(title="Architecture"), Column(title="Law in", kind="text")]
+    columns += [Column(title=words.PARAMETER_LABELS.get(name, name)) for name in names]
+    columns += [Column(title="R²"), Column(title="Points"), Column(title="Verdict", kind="wrap")]
+    rows, last = [], []
+    for index, law in enumerate(mine):
+        cells: list[object] = [law.architecture, words.FORM_LABELS.get(law.form, law.form)]
+        cells += [_parameter(law, name) or words.MISSING for name in names]
+        cells += [words.significant(law.r2, 3), len(law.fitted) or words.MISSING, _verdict(law)]
+        rows.append(cells)
+        last.append(index + 1 == len(mine) or mine[index + 1].architecture != law.architecture)
+    forms = list(dict.fromkeys(law.form for law in mine))
+    equations = "; ".join(
+        f"{words.FORM_LABELS[form]}: {words.EQUATIONS[form]}" for form in forms if form in words.EQUATIONS
+    )
+    methods = sorted(
+        {
+            f"{words.percent(law.interval_level, 0)} intervals by {law.interval_method}"
+            for law in mine
+            if law.interval_level and law.interval_method
+        }
+    )
+    caption = f"Fitted laws of {label}. {equations}." + (f" In brackets: {'; '.join(methods)}." if methods else "")
+    return table(caption, columns, rows, last_of_group=last)
+
+
+def _parameter(law: LawRow, name: str) -> Html | None:
+    for parameter in law.parameters:
+        if parameter.name.lower() == name.lower():
+            bounds = words.interval(parameter.low, parameter.high)
+            value = words.significant(parameter.value, 3)
+            return joined([value, Html(" "), tag("small", bounds)]) if bounds else safe(value)
+    return None
+
+
+def _verdict(law: LawRow) -> Html:
+    if not law.parameters:
+        return tag("span", law.reason or "not fitted", class_="bad")
+    parts: list[object] = []
+    if not law.converged:
+        parts.append(tag("span", "Not converged. ", class_="bad strong"))
+    if law.identified is not None:
+        word, kind = ("Identified. ", "good") if law.identified else ("Not identified. ", "warn")
+        parts.append(tag("span", word, class_=f"{kind} strong"))
+    if law.verdict:
+        parts.append(law.verdict)
+    if law.excluded:
+        parts.append(f" Left out: {words.listing((f'{name} ({why})' for name, why in law.excluded.items()), 3)}.")
+    return joined(parts) if parts else safe(words.MISSING)
+
+
+def held_out_table(mine: Sequence[LawRow], label: str) -> Html:
+    """Each held-out point once, with the prediction of every form beside each other."""
+    forms = list(dict.fromkeys(law.form for law in mine if law.held_out))
+    rows: dict[tuple[str, str], dict[str, LawPoint]] = {}
+    for law in mine:
+        for point in law.held_out:
+            rows.setdefault((law.architecture, point.name), {})[law.form] = point
+    if not rows:
+        return Html("")
+    columns = [Column(title="Held-out point"), Column(title="Measured")]
+    for form in forms:
+        group = f"law in {words.FORM_LABELS.get(form, form)}"
+        columns += [
+            Column(title="Predicted", group=group),
+            Column(title="Interval", group=group),
+            Column(title="Error", group=group),
+        ]
+    cells = []
+    for (_, name), by_form in rows.items():
+        measured = next((p.measured for p in by_form.values() if p.measured is not None), None)
+        row: list[object] = [name, words.significant(measured)]
+        for form in forms:
+            row += _held_out_cells(by_form.get(form))
+        cells.append(row)
+    caption = (
+        f"Points of {label} that no fit has seen: error is (predicted − measured) / measured; * outside the interval."
+    )
+    return table(caption, columns, cells)
+
+
+def _held_out_cells(point: LawPoint | None) -> list[object]:
+    if point is None:
+        return [words.MISSING] * 3
+    error = words.percent(point.relative_error, 2, sign=True)
+    outside = point.inside is False
+    marked = tag("span", f"{error} *", class_="bad", title="outside the interval") if outside else safe(error)
+    return [words.significant(point.predicted), words.interval(point.low, point.high, 4) or words.MISSING, marked]
+
+
+def retrieval(data: ReportData, figures: Figures, style: charts.Style) -> Html:
+    """Metrics that have a chance level, shown with it."""
+    parts: list[object] = []
+    for number, metric in enumerate(words.chance_metrics(data)):
+        panels = charts.chance_panels(data, metric, style)
+        if not panels:
+            continue
+        group = f"chance{number}"
+        sentence = words.chance_sentence(metric, [p.metrics[metric] for p in data.points if metric in p.metrics])
+        samples = sorted({m.num_samples for p in data.points if (m := p.metrics.get(metric)) and m.num_samples})
+        note = f" Each value is a mean over {words.listing(map(str, samples), 3)} samples." if samples else ""
+        parts += [tag("h2", words.metric_label(metric), id=f"chance-{number}"), tag("p", sentence + note)]
+        parts += [scale_legend(group, style), tag("p", "Dashed line: chance. Bars: intervals.", class_="key")]
+        parts.append(tag("div", joined([figures.figure(panel, group) for panel in panels]), class_="panels"))
+    return joined(parts, "\n")
+
+
+def points(data: ReportData) -> Html:
+    """Every point with what was measured and what it cost."""
+    if not data.points:
+        return Html("")
+    names = list(dict.fromkeys(name for point in data.points for name in point.metrics))
+    shown = names[:MOST_METRIC_COLUMNS]
+    columns = [
+        Column(title="Point"),
+        Column(title="Status", kind="text"),
+        Column(title="N"),
+        Column(title="own N"),
+        Column(title="D"),
+    ]
+    columns += [Column(title=words.metric_label(name)) for name in shown]
+    columns += [Column(title="FLOPs"), Column(title="6ND"), Column(title="Time")]
+    ordered = _ordered(data)
+    rows, last = [], []
+    for index, point in enumerate(ordered):
+        status = tag("span", point.status, class_=STATUS_CLASS[point.status])
+        cells: list[object] = [
+            point.name,
+            status,
+            words.count(point.num_params),
+            words.count(point.num_params_own),
+            words.count(point.tokens),
+        ]
+        cells += [_metric_cell(point, name) for name in shown]
+        cells += [words.scientific(point.train_flops), words.scientific(point.six_nd), words.duration(point.seconds)]
+        rows.append(cells)
+        last.append(index + 1 == len(ordered) or ordered[index + 1].architecture != point.architecture)
+    caption = "All points. N: parameters of Full at that scale without embeddings; own N: the architecture's; D: tokens really seen."
+    rest = f" {len(names) - len(shown)} further metrics are in the ledger." if len(names) > len(shown) else ""
+    cost = (
+        "FLOPs: training this point alone, three forward passes, attention and head included; 6ND only for comparison. "
+        "Time: this point's own decay and evaluations; its trunk's is under Cost." + rest
+    )
+    return joined(
+        [
+            tag("h2", "Points", id="points"),
+            table(caption, columns, rows, last_of_group=last),
+            tag("p", cost, class_="note"),
+        ]
+    )
+
+
+def _ordered(data: ReportData) -> list[PointRow]:
+    names = words.architectures(data)
+    return sorted(data.points, key=lambda p: (names.index(p.architecture), p.num_params, p.tokens or 0, p.seed))
+
+
+def _metric_cell(point: PointRow, name: str) -> Html:
+    metric = point.metrics.get(name)
+    value = words.metric_text(metric)
+    if metric is None or finite(metric.low) is None or finite(metric.high) is None:
+        return safe(value)
+    show = words.percent if metric.chance is not None else words.significant
+    return joined([value, Html(" "), tag("small", f"[{show(metric.low)}, {show(metric.high)}]")])
+
+
+def failures(data: ReportData) -> Html:
+    """What did not succeed, each with its reason."""
+    rows: list[list[object]] = []
+    named = {(row.name, row.kind): row for row in data.failures}
+    for point in data.points:
+        if point.status != "done":
+            extra = named.pop((point.name, "point"), None)
+            reason = point.reason or (extra.reason if extra else "") or words.MISSING
+            attempts = extra.attempts if extra else words.MISSING
+            rows.append(
+                [point.name, "point", tag("span", point.status, class_=STATUS_CLASS[point.status]), attempts, reason]
+            )
+    for row in named.values():
+        rows.append(
+            [
+                row.name,
+                row.kind,
+                tag("span", row.status, class_=STATUS_CLASS.get(row.status, "")),
+                row.attempts,
+                row.reason,
+            ]
+        )
+    heading = tag("h2", "Failed, diverged and missing", id="failed")
+    if not rows:
+        return joined([heading, tag("p", "Nothing: every point finished and every evaluation and fit succeeded.")])
+    columns = [
+        Column(title="Name"),
+        Column(title="Kind", kind="text"),
+        Column(title="Status", kind="text"),
+        Column(title="Attempts"),
+        Column(title="Reason", kind="wrap"),
+    ]
+    return joined([heading, table("What did not succeed. Nothing here enters a law.", columns, rows)])
+
+
+def cost(data: ReportData) -> Html:
+    """Tokens, FLOPs and time per architecture, and what shared trunks saved."""
+    parts: list[object] = [tag("h2", "Cost", id="cost")]
+    if data.savings and data.savings.tokens_without_sharing > 0:
+        parts.append(_savings_bars(data))
+    columns = [
+        Column(title="Architecture"),
+        Column(title="Points"),
+        Column(title="Tokens", group="each point alone"),
+        Column(title="FLOPs", group="each point alone"),
+        Column(title="6ND", group="each point alone"),
+        Column(title="Trunks", group="really spent"),
+        Column(title="Trunk tokens", group="really spent"),
+        Column(title="Trunk time", group="really spent"),
+        Column(title="Decay and evaluation", group="really spent"),
+    ]
+    rows = [
+        _cost_cells(name, [p for p in data.points if p.architecture == name], data)
+        for name in words.architectures(data)
+    ]
+    if rows:
+        total = _cost_cells("All", list(data.points), data)
+        caption = "Finished points by architecture. Times are device time: wall clock summed over devices."
+        parts.append(table(caption, columns, rows, total=total if len(rows) > 1 else None))
+    return joined(parts, "\n")
+
+
+def _cost_cells(name: str, mine: Sequence[PointRow], data: ReportData) -> list[object]:
+    done = [point for point in mine if point.status == "done"]
+    trunks = [trunk for trunk in data.trunks if name == "All" or trunk.architecture == name]
+
+    def add(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None and finite(value) is not None]
+        return sum(known) if known else None
+
+    return [
+        name,
+        len(done),
+        words.count(add([p.tokens for p in done])),
+        words.scientific(add([p.train_flops for p in done])),
+        words.scientific(add([p.six_nd for p in done])),
+        len(trunks) or words.MISSING,
+        words.count(add([t.tokens for t in trunks])),
+        words.duration(add([t.device_seconds for t in trunks])),
+        words.duration(add([p.device_seconds for p in done])),
+    ]
+
+
+def _savings_bars(data: ReportData) -> Html:
+    savings = data.savings
+    assert savings is not None, "bars are drawn only where savings are known"
+    largest = max(savings.tokens_trained, savings.tokens_without_sharing)
+    rows = []
+    for label, tokens, flops, kind in (
+        ("trained, trunks shared", savings.tokens_trained, savings.train_flops, ""),
+        ("each point alone", savings.tokens_without_sharing, savings.train_flops_without_sharing, "ghost"),
+    ):
+        bar = tag("span", "", class_=f"bar {kind}".strip(), style=f"width:{55 * tokens / largest:.1f}%")
+        value = f"{words.count(tokens)} tokens" + (
+            f", {words.scientific(flops)} FLOPs" if finite(flops) is not None else ""
+        )
+        rows.append(
+            tag(
+                "div",
+                joined([tag("span", label), tag("div", joined([bar, tag("span", value, class_="value")]))]),
+                class_="row",
+            )
+        )
+    sentence = f"Sharing trunks between budgets saved {words.percent(savings.fraction_saved, 0)} of the tokens."
+    return joined([tag("p", sentence), tag("div", joined(rows), class_="bars")])
+
+
+def training(data: ReportData, figures: Figures, style: charts.Style) -> Html:
+    """The trunks' loss curves."""
+    panels = charts.training_panels(data, style)
+    if not panels:
+        return Html("")
+    return joined([
+        tag("h2", "Training curves", id="training"),
+        tag("p", "Training loss of the trunks, thinned; decays are not drawn.", class_="muted"),
+        scale_legend("training", style),
+        tag("div", joined([figures.figure(panel, "training") for panel in panels]), class_="panels"),
+    ], "\n")  # fmt: skip
+
+
+def made(data: ReportData) -> Html:
+    """How the numbers were made: hardware, settings, versions, the grid file."""
+    grid = data.grid
+    entries = [
+        ("Hardware", data.hardware), ("Data", grid.data), ("Context", f"{grid.context:,} tokens" if grid.context else ""),
+        ("Training", grid.training), ("Architectures", ", ".join(grid.architectures)), ("Scales", ", ".join(grid.scales)),
+        ("Budgets", ", ".join(grid.budgets)), ("Seeds", ", ".join(map(str, grid.seeds))),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in data.versions.items())),
+    ]  # fmt: skip
+    items = [part for name, value in entries if value for part in (tag("dt", name), tag("dd", value))]
+    parts = [tag("h2", "How it was made", id="made"), tag("dl", joined(items), class_="plain")]
+    if grid.yaml:
+        code = tag("pre", grid.yaml, tabindex="0", aria_label="grid file")
+        parts.append(tag("details", joined([tag("summary", "The grid file"), code])))
+    return joined(parts, "\n")
