@@ -1,0 +1,457 @@
+"""The ledger: one MLflow experiment per grid, in which a point is done if and only if a FINISHED run says so.
+
+A parent run per submission; child runs for trunks, points, evaluations and laws. Runs carry flat tags for every
+dimension, few short params, and their full configuration as JSON artifacts. Non-finite numbers are never sent as
+metrics.
+
+Concurrency. Only the driver that holds the experiment's lease writes here; workers write metrics of their own runs
+through ``journal``. Hence a run found RUNNING when a driver starts has no living owner: it is reopened under its id, or
+ended. A run's results are sent before its status, so that FINISHED implies complete. Calls may be repeated after a lost
+answer: creating a run is, too, because each creation carries a token by which the repeated call finds the run of the
+first.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import math
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+from urllib.parse import unquote, urlsplit
+
+from gridlaw.platform.errors import BadInput, InUse, Surroundings
+from gridlaw.platform.ledger.records import KINDS, PREFIX, RunRecord, from_mlflow, prefixed, tag_text
+from gridlaw.platform.ledger.tracking import (
+    Tracking,
+    TrackingRefused,
+    create_database,
+    ping,
+    redacted,
+    resolve_tracking_uri,
+    sqlite_path,
+)
+from gridlaw.platform.ledger.version import code_version
+from gridlaw.platform.store.base import experiment_name
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+IDENTITY_FILE = "identity.json"
+CONFIG_FILE = "config.json"
+_PAGE = 1000
+_STORE_TAG = PREFIX + "store"
+_TOKEN_TAG = PREFIX + "request"
+
+
+class Ledger:
+    """An experiment in MLflow. Made by ``Ledger.open``; every method may raise ``Surroundings``."""
+
+    def __init__(self, tracking: Tracking, experiment: str, experiment_id: str) -> None:
+        self.tracking, self.experiment, self.experiment_id = tracking, experiment, experiment_id
+        self._notes: dict[str, str] = {}
+
+    @overload
+    @staticmethod
+    def open(
+        tracking_uri: str, experiment: str, store_address: str, *, create: Literal[True], patience_seconds: float = 90.0
+    ) -> Ledger: ...
+
+    @overload
+    @staticmethod
+    def open(
+        tracking_uri: str, experiment: str, store_address: str, *, create: bool, patience_seconds: float = 90.0
+    ) -> Ledger | None: ...
+
+    @staticmethod
+    def open(
+        tracking_uri: str, experiment: str, store_address: str, *, create: bool, patience_seconds: float = 90.0
+    ) -> Ledger | None:
+        """Open an experiment.
+
+        create: make what is missing (database, experiment); without it None is returned then, nothing is made, and
+        where there is no database MLflow is not even imported. ``InUse`` if the experiment belongs to another store,
+        ``BadInput`` if it was deleted in MLflow.
+        """
+        uri = resolve_tracking_uri(tracking_uri)
+        path = sqlite_path(uri)
+        if path is not None and not path.exists():
+            if not create:
+                return None
+            create_database(uri)
+        ping(uri)
+        tracking = Tracking(uri=uri, patience_seconds=patience_seconds)
+        found = tracking.call("look up the experiment", lambda client: client.get_experiment_by_name(experiment))
+        if found is None:
+            if not create:
+                return None
+            experiment_id = _create_experiment(tracking, experiment, store_address)
+            return Ledger(tracking, experiment, experiment_id)
+        if found.lifecycle_stage == "deleted":
+            raise BadInput(
+                "name",
+                seen=experiment,
+                allowed="the name of an experiment that was not deleted in MLflow",
+                hint=f"Bring it back: `mlflow experiments restore -x {found.experiment_id}`; or choose another name",
+            )
+        _check_store(
+            tracking, found.experiment_id, experiment, found.tags.get(_STORE_TAG), store_address, create=create
+        )
+        return Ledger(tracking, experiment, found.experiment_id)
+
+    @property
+    def tracking_uri(self) -> str:
+        """Address as workers need it; show people ``redacted(uri)``."""
+        return self.tracking.uri
+
+    def page(self, run_id: str = "", *, server: str = "") -> str:
+        """Address of the experiment's page, or a run's, in MLflow's model-training view. server: of a UI on sqlite."""
+        base = server or (
+            redacted(self.tracking.uri) if self.tracking.uri.startswith("http") else "http://127.0.0.1:5000"
+        )
+        run = f"/runs/{run_id}" if run_id else ""
+        return f"{base}/#/experiments/{self.experiment_id}{run}?workflowType=machine_learning"
+
+    # Reading
+
+    def find_runs(
+        self, kind: str | None = None, *, name: str | None = None, tags: Mapping[str, str] | None = None
+    ) -> list[RunRecord]:
+        """All runs of a kind that are not deleted, newest first: one search, in pages.
+
+        kind, name, tags: narrow the search (tags without the prefix).
+        """
+        wanted = {"kind": kind, "name": name, **(tags or {})}
+        clauses = [f"tags.`{PREFIX}{key}` = {_quoted(value)}" for key, value in wanted.items() if value is not None]
+        return [from_mlflow(run) for run in self._search(" and ".join(clauses))]
+
+    def read_run(self, run_id: str) -> RunRecord:
+        """One run as it stands now; ``TrackingRefused`` if it does not exist."""
+        return from_mlflow(self.tracking.call(f"read run {run_id}", lambda client: client.get_run(run_id)))
+
+    def read_json(self, run_id: str, name: str) -> Any:
+        """A JSON artifact, None if the run has none of this name."""
+        text = self.read_text(run_id, name)
+        return None if text is None else json.loads(text)
+
+    def read_text(self, run_id: str, name: str) -> str | None:
+        """A text artifact, None if the run has none of this name."""
+
+        def ask(client: MlflowClient) -> str | None:
+            folder = _local_artifacts(client.get_run(run_id).info.artifact_uri)
+            if folder is not None:
+                path = folder / name
+                return path.read_text() if path.is_file() else None
+            if name not in {entry.path for entry in client.list_artifacts(run_id, str(Path(name).parent))} | {
+                entry.path for entry in client.list_artifacts(run_id)
+            }:
+                return None
+            with tempfile.TemporaryDirectory(prefix="gridlaw-") as scratch:
+                return Path(client.download_artifacts(run_id, name, scratch)).read_text()
+
+        return self.tracking.call(f"read {name} of run {run_id}", ask)
+
+    def identity(self, run_id: str) -> dict[str, Any] | None:
+        """The resolved values behind a run's fingerprint, to show drift field by field; None if they are gone."""
+        found = self.read_json(run_id, IDENTITY_FILE)
+        return found if isinstance(found, dict) else None
+
+    # Writing
+
+    def start_submission(self, *, tags: Mapping[str, Any] | None = None, config: Any = None, note: str = "") -> str:
+        """Open the parent run of one submission; returns its run id. config: the grid as resolved, kept as an
+        artifact."""
+        return self.start_run("submission", name=self.experiment, fingerprint="", tags=tags, config=config, note=note)
+
+    def start_run(
+        self,
+        kind: str,
+        *,
+        name: str,
+        fingerprint: str,
+        parent_id: str = "",
+        tags: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        identity: Mapping[str, Any] | None = None,
+        config: Any = None,
+        note: str = "",
+    ) -> str:
+        """Open a run; returns its run id, which also names its folder in the store.
+
+        kind: one of ``KINDS``. tags: further dimensions, without prefix; those that are None are left out. params: few
+        and short. identity: the values that were hashed. config: all else that describes the run; both become JSON
+        artifacts.
+        """
+        assert kind in KINDS, f"unknown kind of run {kind!r}"
+        own = {"kind": kind, "name": name, "fingerprint": fingerprint, **(tags or {}), **code_version().tags()}
+        sent = prefixed(own) | {"mlflow.runName": name, "mlflow.source.name": "gridlaw", "mlflow.user": _user()}
+        if parent_id:
+            sent["mlflow.parentRunId"] = parent_id
+        if note:
+            sent["mlflow.note.content"] = note
+        run_id = self._create(name, sent)
+        self._log(run_id, params=params)
+        if identity is not None:
+            self.log_json(run_id, IDENTITY_FILE, identity)
+        if config is not None:
+            self.log_json(run_id, CONFIG_FILE, config)
+        return run_id
+
+    def reopen_run(self, run_id: str, *, parent_id: str = "", tags: Mapping[str, Any] | None = None) -> None:
+        """Set a run to RUNNING again under its id: after a dead owner, or because a trunk continues, or a law is
+        refitted.
+
+        parent_id: the submission that works on it now. Marks of the earlier end (reason, diverged) are removed.
+        """
+        record = self.read_run(run_id)
+        for tag in {"reason", "diverged", "error"} & set(record.tags):
+            self._delete_tag(run_id, PREFIX + tag)
+        sent = prefixed(
+            {"attempts": int(record.tags.get("attempts", "1")) + 1, **(tags or {}), **code_version().tags()}
+        )
+        if parent_id:
+            sent["mlflow.parentRunId"] = parent_id
+        self._log(run_id, raw_tags=sent)
+        self._set_status(run_id, "RUNNING")
+
+    def finish_run(
+        self,
+        run_id: str,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        step: int = 0,
+        tags: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send results, then mark the run FINISHED. Non-finite results become the tag ``nonfinite``, never metrics."""
+        self.log_results(run_id, metrics=metrics, step=step, tags=tags)
+        self._set_status(run_id, "FINISHED")
+
+    def fail_run(
+        self,
+        run_id: str,
+        reason: str,
+        *,
+        diverged: bool = False,
+        error: str = "",
+        tags: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Mark a run FAILED. reason: one line for people. error: a traceback, kept as an artifact."""
+        own = {"reason": reason, "diverged": True if diverged else None, **(tags or {})}
+        self.log_results(run_id, tags=own)
+        if error:
+            with suppress(Surroundings):
+                self.log_text(run_id, "error.txt", error)
+        self._set_status(run_id, "FAILED")
+
+    def stop_run(self, run_id: str, reason: str) -> None:
+        """Mark a run KILLED: stopped by a person or by its surroundings, to be continued."""
+        self.log_results(run_id, tags={"reason": reason})
+        self._set_status(run_id, "KILLED")
+
+    def end_stale_runs(self, *, keep: Iterable[str] = (), reason: str = "the driver died") -> list[str]:
+        """Mark FAILED every run left RUNNING by a dead driver, except ``keep``; returns their ids. Needs the lease."""
+        kept = set(keep)
+        stale = [from_mlflow(run) for run in self._search("attributes.status = 'RUNNING'")]
+        ended = [record.run_id for record in stale if record.kind and record.run_id not in kept]
+        for run_id in ended:
+            self.fail_run(run_id, reason)
+        return ended
+
+    def log_results(
+        self,
+        run_id: str,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        step: int = 0,
+        tags: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send metrics and tags in one batch. What the run has already (same metric, step and value) is not sent
+        again."""
+        finite = {key: float(value) for key, value in (metrics or {}).items() if math.isfinite(value)}
+        nonfinite = sorted(set(metrics or {}) - set(finite))
+        if finite:
+            run = self.tracking.call(f"read run {run_id}", lambda client: client.get_run(run_id))
+            there = {(metric.key, metric.step, metric.value) for metric in run.data._metric_objs}
+            finite = {key: value for key, value in finite.items() if (key, step, value) not in there}
+        self._log(
+            run_id,
+            metrics=finite,
+            step=step,
+            raw_tags=prefixed({**(tags or {}), "nonfinite": ", ".join(nonfinite) or None}),
+        )
+
+    def set_tags(self, run_id: str, tags: Mapping[str, Any]) -> None:
+        """Set tags (without prefix) on a run, in one call."""
+        self._log(run_id, raw_tags=prefixed(tags))
+
+    def supersede(self, run_id: str, *, reason: str = "--rerun") -> None:
+        """Set a finished run aside: it stays readable and counts no more."""
+        self.set_tags(run_id, {"superseded": f"{reason} {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}"})
+
+    def describe(self, run_id: str, markdown: str) -> bool:
+        """Set the run's description on its page; best effort without waiting, False if the server is away."""
+        if self._notes.get(run_id) == markdown:
+            return True
+        note = markdown if len(markdown) <= 7900 else markdown[:7900] + "\n…"  # a tag's limit is 8,000
+        try:
+            self.tracking.call(
+                "set the description",
+                lambda client: client.set_tag(run_id, "mlflow.note.content", note),
+                patience_seconds=0.0,
+            )
+        except Surroundings:
+            return False
+        self._notes[run_id] = markdown
+        return True
+
+    def log_json(self, run_id: str, name: str, value: Any) -> None:
+        """Keep a JSON artifact. name: with forward slashes, folders are made."""
+        self.log_text(run_id, name, json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+    def log_text(self, run_id: str, name: str, text: str) -> None:
+        """Keep a text artifact (a report, a configuration)."""
+        self.tracking.call(f"keep {name}", lambda client: client.log_text(run_id, text, name))
+
+    def log_file(self, run_id: str, path: Path, folder: str = "") -> None:
+        """Keep a copy of a local file as an artifact."""
+        self.tracking.call(f"keep {path.name}", lambda client: client.log_artifact(run_id, str(path), folder or None))
+
+    def log_table(self, run_id: str, name: str, rows: list[dict[str, Any]]) -> None:
+        """Keep rows as a table artifact that MLflow's page shows; replaces an earlier one. name: ends in .json."""
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        table = {"columns": columns, "data": [[_plain(row.get(column)) for column in columns] for row in rows]}
+        self.log_text(run_id, name, json.dumps(table))
+        listed = json.dumps([{"path": name, "type": "table"}])
+        self._log(run_id, raw_tags={"mlflow.loggedArtifacts": listed})
+
+    # Calls
+
+    def _search(self, clauses: str) -> Iterator[Any]:
+        token: str | None = None
+        while True:
+
+            def ask(client: MlflowClient, token: str | None = token) -> Any:
+                return client.search_runs(
+                    [self.experiment_id],
+                    clauses,
+                    max_results=_PAGE,
+                    order_by=["attributes.start_time DESC"],
+                    page_token=token,
+                )
+
+            page = self.tracking.call("search runs", ask)
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def _create(self, name: str, tags: dict[str, str]) -> str:
+        token = uuid.uuid4().hex
+        tries = 0
+
+        def ask(client: MlflowClient) -> str:
+            nonlocal tries
+            tries += 1
+            if tries > 1:  # the first answer may have been lost after the run was made
+                made = client.search_runs([self.experiment_id], f"tags.`{_TOKEN_TAG}` = '{token}'", max_results=1)
+                if made:
+                    return str(made[0].info.run_id)
+            return str(
+                client.create_run(self.experiment_id, tags=tags | {_TOKEN_TAG: token}, run_name=name).info.run_id
+            )
+
+        return self.tracking.call(f"open the run {name}", ask)
+
+    def _log(
+        self,
+        run_id: str,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        step: int = 0,
+        params: Mapping[str, Any] | None = None,
+        raw_tags: Mapping[str, str] | None = None,
+    ) -> None:
+        if not (metrics or params or raw_tags):
+            return
+        from mlflow.entities import Metric, Param, RunTag
+
+        # One timestamp for all tries: MLflow takes an equal (metric, value, step, time) for the same and keeps one.
+        now = time.time_ns() // 1_000_000
+        values = [Metric(key, value, now, step) for key, value in (metrics or {}).items()]
+        texts = [Param(key, str(tag_text(value))) for key, value in (params or {}).items() if value is not None]
+        labels = [RunTag(key, value) for key, value in (raw_tags or {}).items()]
+        self.tracking.call(
+            f"write to run {run_id}", lambda client: client.log_batch(run_id, metrics=values, params=texts, tags=labels)
+        )
+
+    def _delete_tag(self, run_id: str, key: str) -> None:
+        with suppress(TrackingRefused):  # gone already
+            self.tracking.call("remove a tag", lambda client: client.delete_tag(run_id, key))
+
+    def _set_status(self, run_id: str, status: str) -> None:
+        def ask(client: MlflowClient) -> None:
+            if status == "RUNNING":
+                client.update_run(run_id, status=status)
+            else:
+                client.set_terminated(run_id, status=status)
+
+        self.tracking.call(f"mark run {run_id} {status}", ask)
+
+
+def _create_experiment(tracking: Tracking, experiment: str, store_address: str) -> str:
+    local = sqlite_path(tracking.uri) is not None and "://" not in store_address
+    artifacts = (Path(store_address) / "artifacts" / experiment_name(experiment)).as_uri() if local else None
+    # The kind makes MLflow's page open in its model-training view.
+    tags = {_STORE_TAG: store_address, "mlflow.experimentKind": "custom_model_development"}
+
+    def ask(client: MlflowClient) -> str:
+        found = client.get_experiment_by_name(experiment)  # an earlier try may have made it
+        return found.experiment_id if found else client.create_experiment(experiment, artifacts, tags)
+
+    return tracking.call(f"make the experiment {experiment!r}", ask)
+
+
+def _check_store(
+    tracking: Tracking, experiment_id: str, experiment: str, tagged: str | None, address: str, *, create: bool
+) -> None:
+    if tagged == address:
+        return
+    if tagged is None:
+        if create:  # made by hand in MLflow's page: adopt it
+            tracking.call(
+                "tag the experiment", lambda client: client.set_experiment_tag(experiment_id, _STORE_TAG, address)
+            )
+        return
+    raise InUse(
+        f"experiment {experiment!r} keeps its checkpoints in {tagged}, and this grid names the store {address}. "
+        "Use that store, or give this grid another name"
+    )
+
+
+def _local_artifacts(uri: str) -> Path | None:
+    parts = urlsplit(uri)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return Path(uri) if not parts.scheme else None
+
+
+def _quoted(value: str) -> str:
+    assert "'" not in value or '"' not in value, f"a search cannot quote {value!r}"
+    return f'"{value}"' if "'" in value else f"'{value}'"
+
+
+def _plain(value: Any) -> Any:
+    """A table's cell: non-finite numbers as text, which JSON readers everywhere take."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
