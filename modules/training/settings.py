@@ -1,0 +1,150 @@
+"""How a model is trained: what of it changes the numbers, resolved and JSON-able. Imports no torch.
+
+What does not change the numbers (device, threads, folders, checkpoint interval) belongs to a job, see ``job.py``.
+
+The learning-rate rule
+----------------------
+Without ``optimizer.lr`` the peak rate is ``LR_AT_REFERENCE[name] · (REFERENCE_D_MODEL / d_model) ** LR_POWER[name]``:
+one number per optimizer, falling with the width. Muon runs with torch's ``match_rms_adamw``, so that its rate is in
+AdamW's units and one rate serves both of its groups. The constants were measured at the nano scales (n1–n3, contexts of
+256 bytes, batches of 4,096 tokens: see docs); at larger widths the rule is an extrapolation and a place to start from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gridlaw.modules.errors import BadSetting
+from gridlaw.modules.training.checks import choice, mapping_of, number, whole_number
+from gridlaw.modules.training.schedule import ScheduleSettings, steps_for_tokens
+
+OPTIMIZERS = ("muon", "adamw")
+PRECISIONS: Mapping[str, str] = {
+    "fp32": "32-true",
+    "bf16": "bf16-mixed",
+    "bf16-true": "bf16-true",
+}
+"""The file's word → Lightning's precision plugin; ``bf16`` keeps weights and optimizer state in fp32."""
+
+REFERENCE_D_MODEL = 64
+LR_AT_REFERENCE: Mapping[str, float] = {"muon": 1e-2, "adamw": 5e-3}
+LR_POWER: Mapping[str, float] = {"muon": 0.5, "adamw": 0.5}
+
+
+class HasWidth(Protocol):
+    """What the learning-rate rule needs of a scale."""
+
+    @property
+    def d_model(self) -> int: ...
+
+
+def learning_rate(optimizer: str, d_model: int) -> float:
+    """The rule of the module's docstring, rounded to three significant digits so that it reads well in a ledger."""
+    rate = LR_AT_REFERENCE[optimizer] * (REFERENCE_D_MODEL / d_model) ** LR_POWER[optimizer]
+    return float(f"{rate:.3g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """One optimizer object: Muon for hidden matrices with AdamW for the rest, or AdamW alone.
+
+    lr: peak rate of all groups. adamw_lr: peak rate of AdamW's groups beside Muon; None means ``lr``.
+    weight_decay: on matrices only, decoupled, times the rate. momentum, nesterov, ns_steps: Muon's.
+    beta1, beta2, eps: AdamW's.
+    """
+
+    name: str = "muon"
+    lr: float
+    adamw_lr: float | None = None
+    weight_decay: float = 0.1
+    momentum: float = 0.95
+    nesterov: bool = True
+    ns_steps: int = 5
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        where = "training.optimizer"
+        choice(f"{where}.name", self.name, OPTIMIZERS)
+        number(f"{where}.lr", self.lr, above=0.0)
+        if self.adamw_lr is not None:
+            number(f"{where}.adamw_lr", self.adamw_lr, above=0.0)
+        number(f"{where}.weight_decay", self.weight_decay, at_least=0.0)
+        number(f"{where}.momentum", self.momentum, at_least=0.0, below=1.0)
+        number(f"{where}.beta1", self.beta1, at_least=0.0, below=1.0)
+        number(f"{where}.beta2", self.beta2, at_least=0.0, below=1.0)
+        number(f"{where}.eps", self.eps, above=0.0)
+        whole_number(f"{where}.ns_steps", self.ns_steps, at_least=1)
+        if not isinstance(self.nesterov, bool):
+            raise BadSetting(f"{where}.nesterov", seen=self.nesterov, allowed="true or false")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, scale: HasWidth | None = None) -> OptimizerSettings:
+        """From the grid file's ``training.optimizer``; a missing ``lr`` is filled in by the rule, from ``scale``."""
+        given = mapping_of("training.optimizer", data, cls)
+        name = given.get("name", "muon")
+        choice("training.optimizer.name", name, OPTIMIZERS)
+        if given.get("lr") is None:
+            if scale is None:
+                raise BadSetting("training.optimizer.lr", allowed="a number above 0, or a scale for the rule")
+            given["lr"] = learning_rate(name, scale.d_model)
+        return cls(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """The resolved ``training:`` of a grid file.
+
+    batch_tokens: tokens of one optimizer step, a multiple of the context.
+    precision: a key of ``PRECISIONS``. clip: the largest gradient norm; 0 for no clipping.
+    """
+
+    batch_tokens: int = 524_288
+    optimizer: OptimizerSettings
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    precision: str = "bf16"
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        whole_number("training.batch_tokens", self.batch_tokens, at_least=1)
+        choice("training.precision", self.precision, tuple(PRECISIONS))
+        number("training.clip", self.clip, at_least=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able form with every value resolved; ``from_dict`` reads it back without a scale."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any] | None, *, scale: HasWidth | None = None) -> TrainingSettings:
+        """From the grid file's ``training:`` (or ``to_dict``). ``scale`` feeds the learning-rate rule.
+
+        BadSetting for unknown fields (the nearest known one is named) and for values that cannot be.
+        """
+        given = mapping_of("training", data if data is not None else {}, cls)
+        given["optimizer"] = OptimizerSettings.from_dict(given.get("optimizer") or {}, scale=scale)
+        given["schedule"] = ScheduleSettings.from_dict(given.get("schedule") or {})
+        return cls(**given)
+
+    def check_context(self, context: int) -> None:
+        """BadSetting unless the token batch is a multiple of ``context`` tokens."""
+        if self.batch_tokens % context:
+            below = self.batch_tokens // context * context
+            raise BadSetting(
+                "training.batch_tokens",
+                seen=self.batch_tokens,
+                allowed=f"a multiple of the context, {context} tokens",
+                hint=f"Take {below + context}" + (f" or {below}" if below else ""),
+            )
+
+    def sequences_per_step(self, context: int) -> int:
+        """Windows of ``context`` tokens in one optimizer step."""
+        self.check_context(context)
+        return self.batch_tokens // context
+
+    def steps_for_tokens(self, tokens: int | float) -> int:
+        """Optimizer steps that see at least ``tokens`` tokens."""
+        return steps_for_tokens(tokens, self.batch_tokens)
