@@ -39,7 +39,7 @@ def compute_dtype(*tensors: Tensor) -> torch.dtype:
 
 def split(x: Tensor, chunk_size: int, dtype: torch.dtype) -> Tensor:
     """x: [B, T, H, ...] → [N, B, H, C, ...], a view where it can be, zeros after the end of time."""
-    batch, time = x.shape[:2]
+    time = x.shape[1]
     num_chunks = -(-time // chunk_size)
     x = x.to(dtype)
     if num_chunks * chunk_size != time:
@@ -70,28 +70,38 @@ def split_segments(document_ids: Tensor | None, chunk_size: int) -> Tensor | Non
     return starts.transpose(0, 1).cumsum(-1, dtype=torch.int32)
 
 
-def decays(log_gate_NBHC: Tensor, segment_NB1C: Tensor | None, dtype: torch.dtype) -> Decays:
-    """log_gate: log of the gate applied before position t is written, <= 0; segment: from `split_segments`."""
+def decays(
+    log_gate_NBHC: Tensor, segment_NB1C: Tensor | None, dtype: torch.dtype, *, same_gates: bool = False
+) -> Decays:
+    """Decay factors from the log of the gate that is applied before position t is written, <= 0.
+
+    segment: from `split_segments`, or None
+    same_gates: every chunk has the gates of the first (but for padding, which writes nothing): `between` is then made
+        once and has N = 1, unless there are segments.
+    """
     total = log_gate_NBHC.cumsum(-1, dtype=torch.float64)
     last = total[..., -1:]
     from_start, to_end, whole = total.exp().to(dtype), (last - total).exp().to(dtype), last[..., 0].exp().to(dtype)
+    between = _between(total[:1] if same_gates else total, dtype)
+    if segment_NB1C is not None:
+        last_segment = segment_NB1C[..., -1:]
+        from_start = from_start * (segment_NB1C == 0)
+        to_end = to_end * (segment_NB1C == last_segment)
+        whole = whole * (last_segment[..., 0] == 0)
+        between = between * (segment_NB1C[..., :, None] == segment_NB1C[..., None, :])
+    return Decays(from_start=from_start, to_end=to_end, whole=whole, between=between)
+
+
+def _between(total: Tensor, dtype: torch.dtype) -> Tensor:
+    """exp(total_t - total_s) for s <= t, else 0, [..., t, s]: masked before the exponential, which cannot overflow."""
     chunk_size = total.shape[-1]
-    future = torch.ones(chunk_size, chunk_size, dtype=torch.bool, device=total.device).triu_(1)
     coarse = total.to(dtype)
     between = coarse[..., :, None] - coarse[..., None, :]
     if dtype != torch.float64:
         fine = (total - coarse).to(dtype)
         between += fine[..., :, None] - fine[..., None, :]
-    if segment_NB1C is None:
-        between.masked_fill_(future, float("-inf"))
-    else:
-        last_segment = segment_NB1C[..., -1:]
-        from_start = from_start * (segment_NB1C == 0)
-        to_end = to_end * (segment_NB1C == last_segment)
-        whole = whole * (last_segment[..., 0] == 0)
-        other = segment_NB1C[..., :, None] != segment_NB1C[..., None, :]
-        between.masked_fill_(future | other, float("-inf"))
-    return Decays(from_start=from_start, to_end=to_end, whole=whole, between=between.exp_())
+    future = torch.ones(chunk_size, chunk_size, dtype=torch.bool, device=total.device).triu_(1)
+    return between.masked_fill_(future, float("-inf")).exp_()
 
 
 def log_gate_gradient(
