@@ -49,7 +49,7 @@ class GridSpec(BlockSection):
 
     @property
     def main(self) -> BlockSection:
-        """The top level's own block (its values are validated already); all of it None in a grid with stages or with ``also:`` alone."""
+        """The top level's own block; all of it None in a grid with stages or with ``also:`` alone."""
         return BlockSection.model_construct(
             architectures=self.architectures, scales=self.scales, budgets=self.budgets, seeds=self.seeds
         )

@@ -1,0 +1,294 @@
+"""Identity: canonical JSON, fingerprints, what enters them, and how two of them differ.
+
+An identity is a mapping of resolved, JSON-able values with a ``kind``: trunk, point, evaluation or law. Its fingerprint
+is a hash of its canonical JSON. The rules of the canonical form:
+
+* keys are text and sorted by code point; no white space; text is written as UTF-8, not escaped;
+* numbers are compared by value: 1 and 1.0 are one, and so are 1e3 and 1000, because a person's ``clip: 1`` and
+  ``clip: 1.0`` mean one thing. Integral numbers are written as integers, others in the shortest form that reads back
+  to the same double;
+* true is not 1, "1" is not 1, null is not an absent key; tuples are lists;
+* NaN, the infinities and everything JSON has no form for (paths, sets, enums, arrays) are our own bug: TypeError.
+
+A field that a later version adds changes no fingerprint while it has its **legacy value**: what the code did before
+the field existed. ``LEGACY`` holds these as ``KIND.path.to.field`` (``*`` for every key or list position); such a field
+is left out before hashing, wherever an identity of that kind stands, a point's trunk included.
+
+What enters is decided here and nowhere else: no experiment name, nothing under ``run:``, no hardware, no path, no other
+point, evaluation or law is an argument of the functions below.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Final
+
+FINGERPRINT_DIGITS = 20
+DECAY_KEYS = ("decay_fraction", "decay_shape", "final_fraction")
+"""Keys of a wsd schedule that a branch has and its trunk does not know."""
+NOT_IDENTITY = {"data": ("max_epochs",)}
+
+LEGACY: Mapping[str, Any] = {}
+"""``KIND.path.to.field`` → the value that the code had before the field existed.
+
+Entries are added at the end and never removed: they are taken back in reverse order, so that a field added to a section
+which was itself added goes before the section is compared. A new section is one entry, with a mapping as its value.
+"""
+
+
+class _Absent:
+    """Stands for a field that one side of a difference lacks."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT: Final = _Absent()
+
+
+def canonical_json(value: Any) -> str:
+    """The canonical form (module docstring) of a JSON-able value; TypeError for anything else."""
+    return json.dumps(_plain(value, ""), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any, path: str) -> Any:
+    """``value`` with integral floats as integers and tuples as lists; TypeError names the place of what has no form."""
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        if not isfinite(value):
+            raise TypeError(f"{path or 'identity'} is {value!r}: an identity holds finite numbers only")
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        for key in value:
+            if type(key) is not str:
+                raise TypeError(f"{path or 'identity'} has the key {key!r}: keys of an identity are text")
+        return {key: _plain(inner, f"{path}.{key}" if path else key) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner, f"{path}[{index}]") for index, inner in enumerate(value)]
+    raise TypeError(f"{path or 'identity'} is a {type(value).__name__}: an identity holds JSON values only")
+
+
+def fingerprint(identity: Mapping[str, Any], legacy: Mapping[str, Any] = LEGACY) -> str:
+    """20 hexadecimal digits of the SHA-256 of the canonical JSON, fields at their legacy values left out."""
+    text = canonical_json(without_legacy(identity, legacy))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:FINGERPRINT_DIGITS]
+
+
+def without_legacy(identity: Mapping[str, Any], legacy: Mapping[str, Any] = LEGACY) -> dict[str, Any]:
+    """A copy of ``identity`` in plain values without the fields that have their legacy values."""
+    result: dict[str, Any] = _plain(identity, "")
+    by_kind: dict[str, list[tuple[list[str], str]]] = {}
+    for dotted, value in reversed(legacy.items()):
+        kind, _, path = dotted.partition(".")
+        assert path, f"a legacy value needs KIND.path.to.field, not {dotted!r}"
+        by_kind.setdefault(kind, []).append((path.split("."), canonical_json(value)))
+    _drop_by_kind(result, by_kind)
+    return result
+
+
+def _drop_by_kind(value: Any, by_kind: Mapping[str, list[tuple[list[str], str]]]) -> None:
+    if isinstance(value, dict):
+        for inner in value.values():
+            _drop_by_kind(inner, by_kind)
+        kind = value.get("kind")
+        for path, legacy_json in by_kind.get(kind, ()) if isinstance(kind, str) else ():
+            _drop(value, path, legacy_json)
+    elif isinstance(value, list):
+        for inner in value:
+            _drop_by_kind(inner, by_kind)
+
+
+def _drop(value: Any, path: list[str], legacy_json: str) -> None:
+    """Delete the fields at ``path`` that have the legacy value."""
+    first, *rest = path
+    if isinstance(value, list):
+        for index, inner in enumerate(value):
+            if rest and first in ("*", str(index)):
+                _drop(inner, rest, legacy_json)
+        return
+    if not isinstance(value, dict):
+        return
+    for key in list(value) if first == "*" else [first] if first in value else []:
+        if not rest:
+            if canonical_json(value[key]) == legacy_json:
+                del value[key]
+            continue
+        _drop(value[key], rest, legacy_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One field that differs. field: its dotted path. old, new: plain values, ABSENT where one side lacks it."""
+
+    field: str
+    old: Any
+    new: Any
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], legacy: Mapping[str, Any] = LEGACY) -> list[Difference]:
+    """The fields in which two identities differ, in order of their paths; none exactly if the fingerprints agree."""
+    found: list[Difference] = []
+    _compare(without_legacy(old, legacy), without_legacy(new, legacy), "", found)
+    return found
+
+
+def _compare(old: Any, new: Any, path: str, found: list[Difference]) -> None:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            here = f"{path}.{key}" if path else key
+            _compare(old.get(key, ABSENT), new.get(key, ABSENT), here, found)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (left, right) in enumerate(zip(old, new, strict=True)):
+            _compare(left, right, f"{path}[{index}]", found)
+    elif type(old) is not type(new) or old != new:
+        found.append(Difference(field=path, old=old, new=new))
+
+
+def drift_text(found: Sequence[Difference]) -> str:
+    """``lr 1e-3 → 2e-3, window 64 → 128``: fields by the shortest ending of their paths that tells them apart.
+
+    Layers that differ alike are told once: ``layers[0, 2].mixer.window 64 → 128``.
+    """
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for each in found:
+        shape, position = _positions(each.field)
+        alike.setdefault((shape, show(each.old), show(each.new)), []).append(position)
+    shapes = [shape for shape, _, _ in alike]
+    told = []
+    for (shape, old, new), positions in alike.items():
+        name = _short_name(shape, shapes)
+        if "[]" in name:
+            name = name.replace("[]", f"[{', '.join(dict.fromkeys(positions))}]", 1)
+        told.append(f"{name} {old} → {new}")
+    return ", ".join(told)
+
+
+def _positions(field: str) -> tuple[str, str]:
+    """``a[3].b`` → (``a[].b``, ``3``): the first list position taken out of a path."""
+    start = field.find("[")
+    if start < 0:
+        return field, ""
+    end = field.index("]", start)
+    return f"{field[: start + 1]}{field[end:]}", field[start + 1 : end]
+
+
+def _short_name(shape: str, shapes: Iterable[str]) -> str:
+    others = [other.split(".") for other in set(shapes) if other != shape]
+    parts = shape.split(".")
+    for length in range(1, len(parts)):
+        ending = parts[-length:]
+        is_unique = not any(other[-length:] == ending for other in others)
+        if is_unique and ("[]" in "".join(ending)) == ("[]" in shape):
+            return ".".join(ending)
+    return shape
+
+
+def show(value: Any, max_characters: int = 60) -> str:
+    """A value as drift messages show it: numbers in their shorter notation (0.001 as 1e-3), long values cut."""
+    if isinstance(value, float):
+        plain = repr(value)
+        mantissa, _, exponent = f"{value:.16e}".partition("e")
+        digits = next(
+            (f"{value:.{n}e}" for n in range(17) if float(f"{value:.{n}e}") == value), f"{mantissa}e{exponent}"
+        )
+        mantissa, _, exponent = digits.partition("e")
+        scientific = f"{mantissa}e{int(exponent)}"
+        return scientific if len(scientific) < len(plain) else plain
+    text = "absent" if value is ABSENT else value if isinstance(value, str) else canonical_json(value)
+    return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
+
+
+def trunk_identity(
+    *,
+    model: Mapping[str, Any],
+    data: Mapping[str, Any],
+    training: Mapping[str, Any],
+    seed: int,
+    parent: str | None = None,
+    budget_tokens: int | None = None,
+) -> dict[str, Any]:
+    """The identity of a trunk.
+
+    model: resolved layers and settings, scale numbers, vocabulary, positions; no name of an architecture or scale.
+    data: the declaration (content, tokenizer, context, packing). training: every setting resolved (learning rate by the
+    rule as a number). parent: fingerprint of the point, or content hash of the weights, that it starts from; None for a
+    fresh start. budget_tokens: D in whole steps; it enters under a cosine schedule, which knows it from the first step,
+    and is required there; a wsd trunk serves every budget and leaves it out, and the decay with it.
+    """
+    schedule = dict(training["schedule"])
+    settings = {key: value for key, value in training.items() if key != "schedule"}
+    identity: dict[str, Any] = {
+        "kind": "trunk",
+        "model": dict(model),
+        "data": {key: value for key, value in data.items() if key not in NOT_IDENTITY["data"]},
+        "training": {**settings, "schedule": {k: v for k, v in schedule.items() if k not in DECAY_KEYS}},
+        "seed": seed,
+    }
+    if shares_trunk(training):
+        assert schedule["name"] == "wsd", f"no identity rule for the schedule {schedule['name']!r}"
+    else:
+        assert budget_tokens is not None, "a cosine schedule knows its budget: its trunk's identity needs it"
+        identity["training"]["schedule"]["final_fraction"] = schedule.get("final_fraction", 0.0)
+        identity["training"]["schedule"]["budget_tokens"] = budget_tokens
+    if parent is not None:
+        identity["parent"] = parent
+    return _checked(identity)
+
+
+def shares_trunk(training: Mapping[str, Any]) -> bool:
+    """True if points that differ in their budgets alone share a trunk: under every schedule but cosine."""
+    return bool(training["schedule"]["name"] != "cosine")
+
+
+def point_identity(trunk: Mapping[str, Any], *, budget_tokens: int, training: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity of a point: its trunk's, D in whole optimizer steps, and the decay (None under cosine).
+
+    budget_tokens: tokens really seen, so that 20N and as many tokens written out are one point; 0 for no training.
+    """
+    schedule = training["schedule"]
+    decay = {key: schedule[key] for key in DECAY_KEYS if key in schedule} if shares_trunk(training) else None
+    return _checked({"kind": "point", "trunk": dict(trunk), "budget_tokens": budget_tokens, "decay": decay})
+
+
+def evaluation_identity(
+    point: Mapping[str, Any], *, name: str, settings: Mapping[str, Any], corpus: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The identity of an evaluation of a point.
+
+    settings: resolved; an evaluator that is a point enters by its fingerprint. corpus: its declaration, by content;
+    None where the point's own held-out data are meant.
+    """
+    return _checked(
+        {
+            "kind": "evaluation",
+            "point": dict(point),
+            "name": name,
+            "settings": dict(settings),
+            "corpus": None if corpus is None else dict(corpus),
+        }
+    )
+
+
+def law_identity(
+    *,
+    fitted: Iterable[str],
+    fit: Mapping[str, Any],
+    verified: Iterable[str] = (),
+) -> dict[str, Any]:
+    """The identity of one fitted law.
+
+    fitted, verified: fingerprints of the evaluations that are fitted and predicted, in any order. fit: the settings of
+    the fit: target, form, loss, delta, and what else changes its numbers.
+    """
+    return _checked({"kind": "law", "fitted": sorted(fitted), "verified": sorted(verified), "fit": dict(fit)})
+
+
+def _checked(identity: dict[str, Any]) -> dict[str, Any]:
+    """The identity in plain values, as it is stored on a run."""
+    plain: dict[str, Any] = _plain(identity, "")
+    return plain
