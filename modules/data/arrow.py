@@ -76,7 +76,7 @@ class DatasetFolder:
 
     def close(self) -> None:
         """Write the two JSON files."""
-        state = {
+        state: dict[str, Any] = {
             "_data_files": [{"filename": name} for name in self.names],
             "_fingerprint": "gridlaw",
             "_format_columns": None,

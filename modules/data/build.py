@@ -209,7 +209,8 @@ def write_heldout(
     sources = list({source_key(identity): identity for identity in sources}.values())
     output = DatasetFolder(folder / "heldout", document_features(tokenizer.dtype))
     lengths: list[int] = []
-    num_bytes, seen = 0, set()
+    num_bytes = 0
+    seen: set[bytes] = set()
     for table in (table for identity in sources for table in shard_tables(folder, identity)):
         digests = table["sha256"].to_pylist()
         rows = []

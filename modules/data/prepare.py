@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from gridlaw.modules.data.arrow import WindowTable, list_rows, map_table, sync_file
 from gridlaw.modules.data.declaration import prepared_name
+from gridlaw.modules.data.tokenizers import Tokenizer, load_tokenizer
 from gridlaw.modules.errors import BadSetting
 
 MANIFEST = "prepared.json"
@@ -65,6 +66,11 @@ class PreparedData:
     def end_token_id(self) -> int:
         """The end-of-document token."""
         return int(self.declaration["tokenizer"]["end_token_id"])
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made the tokens."""
+        return load_tokenizer(self.declaration["tokenizer"], {})
 
     @property
     def context(self) -> int:

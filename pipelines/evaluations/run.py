@@ -1,0 +1,173 @@
+"""Running one evaluation of one model: a plain function, JSON-able in and out, without Ray or MLflow.
+
+Finished parts are kept in the work folder, keyed by everything that decides their numbers, so that an evaluation killed
+half-way goes on from there and parts of another model or other settings are never taken for its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridlaw.modules.data.prepare import PreparedData, open_prepared
+from gridlaw.pipelines.evaluations.registry import KINDS, Evaluation, resolve_evaluation
+from gridlaw.platform.errors import BadInput
+
+if TYPE_CHECKING:
+    from gridlaw.modules.models.decoder import DecoderLM
+
+WEIGHTS_FILE = "model.safetensors"
+_EDGE_BYTES = 1024 * 1024
+
+Progress = Callable[[int, int], None]
+"""Called with (parts done, parts in all)."""
+
+
+class Parts:
+    """Results of finished parts, one JSON line each, appended; a torn last line is dropped."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"parts-{key}.jsonl"
+        self._known: dict[str, Any] = {}
+        if self.path.exists():
+            self._read()
+
+    def _read(self) -> None:
+        whole = 0
+        for line in self.path.read_bytes().splitlines(keepends=True):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                break
+            if not line.endswith(b"\n"):
+                break
+            whole += len(line)
+            self._known[record["part"]] = record["result"]
+        os.truncate(self.path, whole)
+
+    def __contains__(self, part: str) -> bool:
+        return part in self._known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, part: str, compute: Callable[[], Any]) -> Any:
+        """The kept result of a part, or ``compute()`` and keep it. Results are JSON-able."""
+        if part not in self._known:
+            result = compute()
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps({"part": part, "result": result}) + "\n")
+            self._known[part] = result
+        return self._known[part]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRun:
+    """What ``compute`` of an evaluation gets. The model is loaded when first asked for: no part left, no model."""
+
+    settings: Any
+    prepared: PreparedData
+    parts: Parts
+    work_folder: Path
+    model_folder: Path
+    model_config: dict[str, Any]
+    load: Callable[[], DecoderLM]
+    progress: Progress | None = None
+
+    @property
+    def model_context(self) -> int:
+        """The longest input that the model was made for, in tokens."""
+        return int(self.model_config["context"])
+
+    def report(self, done: int, total: int) -> None:
+        """Tell how far the evaluation is."""
+        if self.progress:
+            self.progress(done, total)
+
+
+def evaluate(
+    name: str,
+    settings: dict[str, Any] | None,
+    *,
+    model_folder: Path,
+    prepared_folder: Path,
+    work_folder: Path,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Evaluate the model of ``model_folder`` (config.json, model.safetensors) on prepared data.
+
+    Returns {name, metrics: scalars, details: JSON-able, num_samples}. Raises BadInput for what cannot be evaluated.
+    """
+    evaluation = resolve_evaluation({name: settings or {}})
+    prepared = open_prepared(prepared_folder)
+    model_folder, work_folder = Path(model_folder), Path(work_folder)
+    config = read_model_config(model_folder)
+    if config["vocab_size"] != prepared.vocab_size:
+        raise BadInput(
+            f"vocabulary of the model in {model_folder}",
+            seen=config["vocab_size"],
+            allowed=f"{prepared.vocab_size}, the vocabulary of the prepared data",
+            hint="Evaluate on data prepared with the model's own tokenizer",
+        )
+    run = EvaluationRun(
+        settings=evaluation.settings,
+        prepared=prepared,
+        parts=Parts(work_folder, parts_key(evaluation, prepared, model_folder)),
+        work_folder=work_folder,
+        model_folder=model_folder,
+        model_config=config,
+        load=_loader(model_folder),
+        progress=progress,
+    )
+    result = importlib.import_module(KINDS[name].module).compute(run)
+    return {"name": name, **result}
+
+
+def read_model_config(model_folder: Path) -> dict[str, Any]:
+    """The gridlaw model config in a checkpoint folder, without loading weights; BadInput if there is none."""
+    from gridlaw.modules.models.checkpoint import read_config
+
+    try:
+        return read_config(model_folder).to_dict()
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            "model folder",
+            seen=str(model_folder),
+            allowed=f"a folder with config.json and {WEIGHTS_FILE} written by gridlaw",
+            hint=str(error),
+        ) from error
+
+
+def parts_key(evaluation: Evaluation, prepared: PreparedData, model_folder: Path) -> str:
+    """Hash of settings, data and weights, cheap also for large weights: their size and both ends are taken."""
+    weights = model_folder / WEIGHTS_FILE
+    if not weights.is_file():
+        raise BadInput("model folder", seen=str(model_folder), allowed=f"a folder with {WEIGHTS_FILE}")
+    state = hashlib.sha256(json.dumps([evaluation.settings_dict(), prepared.fingerprint], sort_keys=True).encode())
+    size = weights.stat().st_size
+    state.update(str(size).encode())
+    with open(weights, "rb") as file:
+        state.update(file.read(_EDGE_BYTES))
+        file.seek(max(0, size - _EDGE_BYTES))
+        state.update(file.read(_EDGE_BYTES))
+    return state.hexdigest()[:16]
+
+
+def _loader(model_folder: Path) -> Callable[[], DecoderLM]:
+    loaded: list[DecoderLM] = []
+
+    def load() -> DecoderLM:
+        if not loaded:
+            from gridlaw.modules.models.checkpoint import load_model
+
+            loaded.append(load_model(model_folder).eval())
+        return loaded[0]
+
+    return load

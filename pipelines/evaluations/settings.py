@@ -1,0 +1,129 @@
+"""Settings of each evaluation: names, defaults and checks. Free of torch.
+
+Everything in a settings class changes an evaluation's numbers and enters its fingerprint, together with ``version``,
+which is raised when the code behind a metric changes its numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from gridlaw.platform.errors import BadInput
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence that names the nearest known name, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {near[0]}?" if near else ""
+
+
+def whole(field: str, value: Any, *, at_least: int = 1, optional: bool = False) -> None:
+    """BadInput unless ``value`` is a whole number of ``at_least`` or more (or None where optional)."""
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        allowed = f"a whole number, {at_least} or more" + (", or nothing" if optional else "")
+        raise BadInput(field, seen=value, allowed=allowed)
+
+
+def number(field: str, value: Any, *, above: float | None = None) -> None:
+    """BadInput unless ``value`` is a finite number (above ``above``)."""
+    good = not isinstance(value, bool) and isinstance(value, int | float) and abs(value) < float("inf")
+    if not good or (above is not None and value <= above):
+        raise BadInput(field, seen=value, allowed="a number" + ("" if above is None else f" above {above}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """Base: reading from a file's mapping and writing to the fingerprint's dict."""
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    summary: ClassVar[str]
+
+    @classmethod
+    def read(cls, values: Any) -> Self:
+        """Settings from a grid file's mapping; BadInput names the field, the value and what is allowed."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        if values is None:
+            values = {}
+        if not isinstance(values, dict):
+            raise BadInput(f"evaluate.{cls.name}", seen=values, allowed=f"a mapping with keys of {', '.join(known)}")
+        for key in values:
+            if key not in known:
+                raise BadInput(
+                    f"evaluate.{cls.name}.{key}", allowed=f"the keys {', '.join(known)}", hint=nearest(str(key), known)
+                )
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able, every default filled in; ``read`` takes it back (without ``version``)."""
+        return {
+            field.name: list(value) if isinstance(value := getattr(self, field.name), tuple) else value
+            for field in dataclasses.fields(self)
+        }
+
+    def field(self, name: str) -> str:
+        """A setting as messages call it."""
+        return f"evaluate.{self.name}.{name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSettings(EvaluationSettings):
+    """documents: the first so many held-out documents; tokens: about so many predicted tokens, in pieces picked
+    evenly over the documents; context: longest piece in tokens (the data's own when nothing is given).
+    """
+
+    name: ClassVar[str] = "loss"
+    summary: ClassVar[str] = "mean negative log-likelihood per held-out token, bits per byte, loss by position"
+
+    documents: int | None = None
+    tokens: int | None = None
+    context: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("documents", "tokens", "context"):
+            whole(self.field(name), getattr(self, name), optional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NiahSettings(EvaluationSettings):
+    """depths: so many places of the needle, evenly from the start to the end of the haystack. lengths: so many
+    lengths, evenly up to ``max_length``, or a list of tokens. samples: per cell of the grid. candidates: values that
+    the right one is ranked among, itself included: chance is 1 / candidates.
+    """
+
+    name: ClassVar[str] = "niah"
+    summary: ClassVar[str] = "needle in a haystack: accuracy over depth × length by ranking and by greedy generation"
+
+    depths: int = 35
+    lengths: int | tuple[int, ...] = 35
+    max_length: int | None = None
+    samples: int = 3
+    candidates: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole(self.field("depths"), self.depths)
+        if isinstance(self.lengths, tuple):
+            if not self.lengths or len(set(self.lengths)) != len(self.lengths):
+                raise BadInput(self.field("lengths"), seen=list(self.lengths), allowed="different lengths in tokens")
+            for length in self.lengths:
+                whole(self.field("lengths"), length)
+            if self.max_length is not None:
+                raise BadInput(
+                    self.field("max_length"),
+                    seen=self.max_length,
+                    allowed="nothing beside a list of lengths",
+                    hint="Remove one of the two",
+                )
+        else:
+            whole(self.field("lengths"), self.lengths)
+        whole(self.field("max_length"), self.max_length, optional=True)
+        whole(self.field("samples"), self.samples)
+        whole(self.field("candidates"), self.candidates, at_least=2)
+        whole(self.field("seed"), self.seed, at_least=0)
