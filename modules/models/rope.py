@@ -1,0 +1,89 @@
+"""Rotary positions: tables of angles, YaRN for longer contexts, and the rotation itself.
+
+Features are paired as (i, i + K/2), the convention of Llama's published code, so that its weights mean the same here.
+Shapes: B batch, T tokens, H heads, K head dim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+YARN_FAST, YARN_SLOW = 32.0, 1.0  # turns within the original context beyond / below which a pair is kept / stretched
+
+
+def inverse_frequencies(head_dim: int, base: float, scaling: Mapping[str, Any] | None = None) -> tuple[Tensor, float]:
+    """Angle per token of every pair, [K/2] in float64, and the factor on cos and sin (YaRN's attention scale, else 1).
+
+    YaRN (arXiv 2309.00071, equations 17 to 22): slow pairs are stretched by the factor, fast ones kept, a ramp between.
+    """
+    half = head_dim // 2
+    plain = base ** (-torch.arange(half, dtype=torch.float64) * 2 / head_dim)
+    if scaling is None:
+        return plain, 1.0
+    factor, original = float(scaling["factor"]), float(scaling["original_context"])
+
+    def pair_of(turns: float) -> float:
+        return head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low = max(math.floor(pair_of(YARN_FAST)), 0)
+    high = min(math.ceil(pair_of(YARN_SLOW)), head_dim - 1)
+    ramp = ((torch.arange(half, dtype=torch.float64) - low) / max(high - low, 0.001)).clamp(0, 1)
+    return plain / factor * ramp + plain * (1 - ramp), 0.1 * math.log(factor) + 1.0
+
+
+class RotaryTables(nn.Module):
+    """cos and sin by position, made once per device and grown when longer text comes; not part of a checkpoint."""
+
+    def __init__(self, head_dim: int, base: float, *, scaling: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.head_dim, self.base, self.scaling = head_dim, base, scaling
+        self._tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def forward(self, position: int, num_tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """cos and sin of positions position … position + num_tokens − 1, each [T, K/2] in float32."""
+        stop = position + num_tokens
+        if device not in self._tables or self._tables[device][0].shape[0] < stop:
+            length = 1 << max(stop - 1, 1).bit_length()  # doubled, so that decoding does not make tables every step
+            frequencies, factor = inverse_frequencies(self.head_dim, self.base, self.scaling)
+            angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
+            tables = (angles.cos() * factor, angles.sin() * factor)
+            self._tables[device] = (tables[0].float().to(device), tables[1].float().to(device))
+        cos, sin = self._tables[device]
+        return cos[position:stop], sin[position:stop]
+
+
+def rotate(x_BTHK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
+    """Turn every pair of features by its position's angle; same shape and dtype."""
+    return _Rotate.apply(x_BTHK, cos_TK[:, None], sin_TK[:, None])
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    torch.mul(first, cos, out=out[..., :half]).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=out[..., half:]).addcmul_(first, sin)
+    return out
+
+
+class _Rotate(torch.autograd.Function):
+    """Its gradient is the rotation by the opposite angle, so nothing but the tables is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return _turn(x.to(wide), cos.to(wide), sin.to(wide)).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        wide = torch.promote_types(d_out.dtype, torch.float32)
+        return _turn(d_out.to(wide), cos.to(wide), -sin.to(wide)).to(d_out.dtype), None, None
