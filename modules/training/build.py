@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from gridlaw.modules.catalog import flops_per_token
 from gridlaw.modules.errors import BadSetting
@@ -27,11 +29,20 @@ def model(job: FitJob, *, load_weights: bool) -> tuple[DecoderLM, list[str], lis
     built = DecoderLM(config)
     built.initialise(job.seed)
     if job.activation_checkpointing:
-        built.activation_checkpointing = True
+        checkpoint_activations(built)
     if job.start_weights is None or not load_weights:
         return built, [], []
     new, dropped = transfer(built, Path(job.start_weights))
     return built, new, dropped
+
+
+def checkpoint_activations(built: DecoderLM) -> None:
+    """Let every layer keep its input alone and compute its activations again in the backward pass.
+
+    Not reentrant, so that what a layer leaves in the forward context takes part in the backward pass, too.
+    """
+    for layer in built.layers:
+        layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
 
 
 def transfer(target: nn.Module, folder: Path) -> tuple[list[str], list[str]]:

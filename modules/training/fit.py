@@ -32,7 +32,7 @@ from lightning.pytorch.plugins.environments import LightningEnvironment
 from gridlaw.modules.data.batches import train_loader
 from gridlaw.modules.data.prepare import PreparedData, open_prepared
 from gridlaw.modules.errors import BadSetting
-from gridlaw.modules.training import build, checkpoint_files, resume
+from gridlaw.modules.training import build, checkpoint_files
 from gridlaw.modules.training.callbacks import Checkpointer, StopOnRequest
 from gridlaw.modules.training.checkpoint_io import WholeFileIO
 from gridlaw.modules.training.errors import Diverged, Stopped

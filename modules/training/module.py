@@ -13,9 +13,10 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gridlaw.modules.data.batches import document_ids
+from gridlaw.modules.models.decoder import DecoderLM
 from gridlaw.modules.training import resume
 from gridlaw.modules.training.cross_entropy import cross_entropy
 from gridlaw.modules.training.errors import Diverged
@@ -35,7 +36,7 @@ class LanguageModelModule(pl.LightningModule):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: DecoderLM,
         *,
         settings: TrainingSettings,
         plan: Plan,
@@ -48,6 +49,7 @@ class LanguageModelModule(pl.LightningModule):
         self.settings, self.plan, self.recipe, self.end_token_id = settings, plan, recipe, end_token_id
         self._hidden = torch.compile(model.hidden) if compile_model else model.hidden
         self._losses: list[Tensor] = []
+        self._auxiliary: list[Tensor] = []
         self.last_loss, self.last_grad_norm, self.last_lr = math.nan, math.nan, math.nan
         self.extra_metrics: dict[str, float] = {}
 
@@ -56,13 +58,18 @@ class LanguageModelModule(pl.LightningModule):
         self.extra_metrics[name] = value
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        """Mean loss of one micro-batch of windows: int [B, T + 1]."""
+        """Mean loss of one micro-batch of windows, int [B, T + 1], with the mixers' auxiliary losses added."""
         tokens, targets = batch[:, :-1], batch[:, 1:]
         documents = None if self.end_token_id is None else document_ids(tokens, self.end_token_id)
-        hidden = self._hidden(tokens, document_ids=documents)
-        loss = cross_entropy(hidden, self.model.head.weight, targets)
+        ctx = self.model.context_for(tokens, document_ids=documents)
+        hidden = self._hidden(tokens, ctx=ctx)
+        loss, nll_BT = cross_entropy(hidden, self.model.head.weight, targets)
         self._losses.append(loss.detach())
-        return loss
+        auxiliary = self.model.auxiliary_loss(ctx, nll_BT)
+        if auxiliary is None:
+            return loss
+        self._auxiliary.append(auxiliary.detach())
+        return loss + auxiliary
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """One optimizer and no scheduler: see ``schedule``."""
@@ -78,13 +85,17 @@ class LanguageModelModule(pl.LightningModule):
         The one place of a step where values leave the device, all at once.
         """
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
-        loss = self._losses[0] if len(self._losses) == 1 else torch.stack(self._losses).mean()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        values = [_mean(self._losses), norm] + ([_mean(self._auxiliary)] if self._auxiliary else [])
         self._losses.clear()
-        self.last_loss, self.last_grad_norm = torch.stack((loss.double(), norm.double())).tolist()
-        for what, value in (("loss", self.last_loss), ("gradient norm", self.last_grad_norm)):
+        self._auxiliary.clear()
+        self.last_loss, self.last_grad_norm, *auxiliary = torch.stack(values).tolist()
+        seen = {"loss": self.last_loss, "auxiliary loss": auxiliary[0] if auxiliary else 0.0}
+        for what, value in {**seen, "gradient norm": self.last_grad_norm}.items():
             if not math.isfinite(value):
                 raise Diverged(self.trainer.global_step, f"{what} is {value}")
+        if auxiliary:
+            self.add_metric("auxiliary_loss", auxiliary[0])
         clip = self.settings.clip
         if clip and self.last_grad_norm > clip:
             torch.nn.utils.clip_grads_with_norm_(parameters, clip, norm)
@@ -98,3 +109,8 @@ class LanguageModelModule(pl.LightningModule):
         resume.check(checkpoint, self.recipe, self.plan)
         resume.set_loop_counters(checkpoint, self.trainer.accumulate_grad_batches)
         self.last_loss = float(checkpoint[resume.LAST_LOSS])
+
+
+def _mean(values: list[Tensor]) -> Tensor:
+    """Of the micro-batches of a step; one is taken as it is."""
+    return values[0] if len(values) == 1 else torch.stack(values).mean()

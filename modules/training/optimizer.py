@@ -1,7 +1,7 @@
 """One optimizer object for Lightning: Muon groups for hidden matrices and AdamW groups for the rest, or AdamW alone.
 
-One object, because accumulation, clipping, ``global_step`` and checkpoints are then Lightning's own; with two, Lightning
-counts two steps per step. Muon is torch's own; this file only says who is in which group.
+One object, because accumulation, clipping, ``global_step`` and checkpoints are then Lightning's own; with two, it would
+count two steps per step. Muon is torch's own; this file only says who is in which group.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
 
 def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> MuonAdamW:
-    """The optimizer of ``model``. Each group carries ``peak_lr`` and ``peak_weight_decay``, what ``set_rate`` scales."""
+    """The optimizer of ``model``, its groups marked with ``kind`` and ``group_name`` for ``set_rate``."""
     parameters = dict(model.named_parameters())
     rest_lr = settings.lr if settings.name == "adamw" or settings.adamw_lr is None else settings.adamw_lr
     muon: list[dict[str, Any]] = []

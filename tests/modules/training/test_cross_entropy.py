@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from gridlaw.modules.training import cross_entropy as subject
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from gridlaw.modules.training import cross_entropy as subject
 
 
 def plain(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from gridlaw.modules.errors import BadSetting
 from gridlaw.modules.training.schedule import Plan, ScheduleSettings, branch_plan, plan_for, steps_for_tokens
 

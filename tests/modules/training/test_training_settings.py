@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from gridlaw.modules.errors import BadSetting
 from gridlaw.modules.scale import SCALES
 from gridlaw.modules.training.job import FitJob
@@ -74,8 +75,8 @@ def test_a_job_survives_json_and_refuses_half_a_decay():
 
 def test_settings_schedule_and_jobs_import_no_torch():
     code = (
-        "import sys, gridlaw.modules.training.settings, gridlaw.modules.training.schedule, gridlaw.modules.training.job,"
-        " gridlaw.modules.training.errors, gridlaw.modules.training.checkpoint_files;"
+        "import sys, gridlaw.modules.training.settings, gridlaw.modules.training.schedule,"
+        " gridlaw.modules.training.job, gridlaw.modules.training.errors, gridlaw.modules.training.checkpoint_files;"
         "print([m for m in ('torch', 'lightning', 'ray') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
