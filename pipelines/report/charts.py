@@ -63,9 +63,9 @@ def text(value: str) -> str:
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Round tick values for a logarithmic axis from low to high (both positive), at most about ``most``."""
-    if high / low >= 6:
+    if high / low >= 3:
         exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        for steps in ((1, 2, 5), (1, 3), (1,)):
+        for steps in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
             ticks = [step * 10.0**exponent for exponent in exponents for step in steps]
             ticks = [tick for tick in ticks if low <= tick <= high]
             if len(ticks) <= most:
@@ -87,7 +87,7 @@ def log_axis(values: Iterable[float], title: str, *, counts: bool = False) -> di
         low, high = middle / math.sqrt(MIN_LOG_RANGE), middle * math.sqrt(MIN_LOG_RANGE)
     room = (high / low) ** 0.06
     low, high = low / room, high * room
-    ticks = log_ticks(low, high, 5)
+    ticks = log_ticks(low, high)
     labels = [words.count(tick) if counts else _tick(tick) for tick in ticks]
     return {
         "type": "log",

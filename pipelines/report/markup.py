@@ -49,16 +49,17 @@ class Column:
 
 
 def table(
-    caption: str,
+    caption: object,
     columns: Sequence[Column],
     rows: Sequence[Sequence[object]],
     *,
     total: Sequence[object] | None = None,
     last_of_group: Sequence[bool] = (),
+    label: str = "",
 ) -> Html:
     """A table whose first cell in each row is its heading, in a box that scrolls sideways by itself.
 
-    last_of_group[i]: draw a stronger rule under row i.
+    last_of_group[i]: draw a stronger rule under row i. label: the box's name for screen readers, else the caption.
     """
     body = []
     for index, row in enumerate(rows):
@@ -66,13 +67,23 @@ def table(
         body.append(_row(columns, row, mark))
     if total is not None:
         body.append(_row(columns, total, "total"))
-    inner = joined([tag("caption", caption), tag("thead", _head(columns)), tag("tbody", joined(body, "\n"))], "\n")
-    return tag("div", tag("table", inner), class_="scroll sticky", role="region", tabindex="0", aria_label=caption)
+    inner = joined(
+        [tag("caption", tag("span", caption)), tag("thead", _head(columns)), tag("tbody", joined(body, "\n"))], "\n"
+    )
+    return tag(
+        "div",
+        tag("table", inner),
+        class_="scroll sticky",
+        role="region",
+        tabindex="0",
+        aria_label=label or str(caption),
+    )
 
 
 def _row(columns: Sequence[Column], row: Sequence[object], mark: str) -> Html:
     assert len(row) == len(columns), f"row has {len(row)} cells for {len(columns)} columns"
-    cells = [tag("th", row[0], scope="row")]
+    name = row[0] if isinstance(row[0], Html) else Html(safe(row[0]).replace("/", "/<wbr>"))  # names may break there
+    cells = [tag("th", name, scope="row")]
     for column, cell in zip(columns[1:], row[1:], strict=True):
         kind = {"number": "", "text": "text", "wrap": "text wrap"}[column.kind]
         cells.append(tag("td", cell, class_=kind))
@@ -120,7 +131,7 @@ def symbol(name: str, colour: str, *, filled: bool = True) -> Html:
 
 
 def legend(title: str, group: str, entries: Sequence[tuple[str, str, str]]) -> Html:
-    """Buttons that show and hide one scale or architecture in all figures of the group; entries: name, colour, symbol."""
+    """Buttons that show and hide a scale or architecture in the group's figures; entries: name, colour, symbol."""
     buttons = [
         tag(
             "button",

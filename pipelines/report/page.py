@@ -41,7 +41,7 @@ def render(data: ReportData) -> str:
     body = joined([
         _header(data, Html("".join(parts))),
         tag("main", joined(parts, "\n")),
-        tag("footer", f"Made by gridlaw{_version(data)} on {_when(data.created)}. This page is one file and loads nothing."),
+        tag("footer", _colophon(data)),
         Html(f'<script type="application/json" id="figures">{figures.json()}</script>'),
         Html(f'<script type="text/plain" id="plotly">{_plotly_packed() if figures.panels else ""}</script>'),
         Html(f"<script>{SCRIPT}</script>") if figures.panels else Html(""),
@@ -77,9 +77,9 @@ def _when(created: str) -> str:
     return f"{date} {time[:5]} {zone}".strip()
 
 
-def _version(data: ReportData) -> str:
-    version = data.versions.get("gridlaw")
-    return f" {version}" if version else ""
+def _colophon(data: ReportData) -> str:
+    made_by = f"gridlaw {data.versions.get('gridlaw', '')}".strip()
+    return f"Made by {made_by} on {_when(data.created)}. This page is one file and loads nothing."
 
 
 @cache

@@ -9,6 +9,12 @@ from gridlaw.pipelines.report.data import LawPoint, LawRow, PointRow, ReportData
 from gridlaw.pipelines.report.markup import Column, Figures, Html, joined, legend, safe, symbol, table, tag
 
 MOST_METRIC_COLUMNS = 8
+EQUATIONS = {
+    "nd": Html("a·N<sup>−α</sup> + b·D<sup>−β</sup>"),
+    "nde": Html("E + a·N<sup>−α</sup> + b·D<sup>−β</sup>"),
+    "n": Html("a·N<sup>−α</sup>"),
+    "d": Html("b·D<sup>−β</sup>"),
+}
 STATUS_CLASS = {"done": "", "failed": "bad", "diverged": "bad", "blocked": "warn", "not run": "warn"}
 
 
@@ -45,7 +51,8 @@ def total_flops(data: ReportData) -> tuple[float | None, str]:
 
 def total_device_seconds(data: ReportData) -> float | None:
     """Device time of all trunks and points, None where nothing was measured."""
-    known = [row.device_seconds for row in (*data.points, *data.trunks) if finite(row.device_seconds) is not None]
+    measured = [*(point.device_seconds for point in data.points), *(trunk.device_seconds for trunk in data.trunks)]
+    known = [value for value in measured if finite(value) is not None]
     return sum(value for value in known if value) if known else None
 
 
@@ -53,10 +60,8 @@ def in_short(data: ReportData) -> Html:
     """The findings as sentences; what failed or is not identified stands out."""
     items = []
     for sentence in words.summary(data):
-        bad = any(f" {word}: " in sentence for word in ("failed", "diverged", "blocked")) or sentence.startswith(
-            "Also not"
-        )
-        items.append(tag("li", sentence, class_="bad" if bad or "NOT" in sentence else ""))
+        bad = "no result: " in sentence or sentence.startswith("Also not") or "did not converge" in sentence
+        items.append(tag("li", sentence, class_="bad" if bad else "warn" if "not identified" in sentence else ""))
     items += [tag("li", note) for note in data.notes]
     return joined([tag("h2", "In short", id="short"), tag("ul", joined(items), class_="short")])
 
@@ -64,11 +69,13 @@ def in_short(data: ReportData) -> Html:
 def laws(data: ReportData, figures: Figures, style: charts.Style) -> Html:
     """Points and curves, the laws, what they say of held-out points, predicted against measured; per target."""
     parts = [tag("h2", "Laws", id="laws")]
+    if not words.targets(data):
+        parts.append(tag("p", "No law was fitted.", class_="muted"))
     for number, target in enumerate(words.targets(data)):
-        group, label = f"target{number}", words.metric_label(target)
+        group, label = f"target{number}", words.inline_label(target)
         mine = [law for law in data.laws if law.target == target]
         panels = charts.law_panels(data, target, style)
-        parts.append(tag("h3", f"{label} over training tokens"))
+        parts.append(tag("h3", f"{words.metric_label(target)} over training tokens"))
         if not panels:
             parts.append(
                 tag("p", f"No finished point has a value of {words.inline_label(target)} yet.", class_="muted")
@@ -125,9 +132,8 @@ def laws_table(mine: Sequence[LawRow], label: str) -> Html:
         rows.append(cells)
         last.append(index + 1 == len(mine) or mine[index + 1].architecture != law.architecture)
     forms = list(dict.fromkeys(law.form for law in mine))
-    equations = "; ".join(
-        f"{words.FORM_LABELS[form]}: {words.EQUATIONS[form]}" for form in forms if form in words.EQUATIONS
-    )
+    known = [form for form in forms if form in EQUATIONS]
+    equations = joined([joined([f"{words.FORM_LABELS[form]}: ", EQUATIONS[form]]) for form in known], "; ")
     methods = sorted(
         {
             f"{words.percent(law.interval_level, 0)} intervals by {law.interval_method}"
@@ -135,8 +141,9 @@ def laws_table(mine: Sequence[LawRow], label: str) -> Html:
             if law.interval_level and law.interval_method
         }
     )
-    caption = f"Fitted laws of {label}. {equations}." + (f" In brackets: {'; '.join(methods)}." if methods else "")
-    return table(caption, columns, rows, last_of_group=last)
+    brackets = f" In brackets: {'; '.join(methods)}." if methods else ""
+    name = f"Fitted laws of {label}"
+    return table(joined([f"{name}. ", equations, ".", brackets]), columns, rows, last_of_group=last, label=name)
 
 
 def _parameter(law: LawRow, name: str) -> Html | None:
@@ -250,7 +257,7 @@ def points(data: ReportData) -> Html:
         cells += [words.scientific(point.train_flops), words.scientific(point.six_nd), words.duration(point.seconds)]
         rows.append(cells)
         last.append(index + 1 == len(ordered) or ordered[index + 1].architecture != point.architecture)
-    caption = "All points. N: parameters of Full at that scale without embeddings; own N: the architecture's; D: tokens really seen."
+    caption = "All points. N: parameters of Full without embeddings; own N: the architecture's; D: tokens really seen."
     rest = f" {len(names) - len(shown)} further metrics are in the ledger." if len(names) > len(shown) else ""
     cost = (
         "FLOPs: training this point alone, three forward passes, attention and head included; 6ND only for comparison. "
@@ -266,8 +273,12 @@ def points(data: ReportData) -> Html:
 
 
 def _ordered(data: ReportData) -> list[PointRow]:
+    """By architecture, size, budget (in the file's order) and seed, whether or not a point has run."""
     names = words.architectures(data)
-    return sorted(data.points, key=lambda p: (names.index(p.architecture), p.num_params, p.tokens or 0, p.seed))
+    budgets = list(dict.fromkeys([*data.grid.budgets, *(point.budget for point in data.points)]))
+    return sorted(
+        data.points, key=lambda p: (p.stage, names.index(p.architecture), p.num_params, budgets.index(p.budget), p.seed)
+    )
 
 
 def _metric_cell(point: PointRow, name: str) -> Html:
@@ -281,6 +292,8 @@ def _metric_cell(point: PointRow, name: str) -> Html:
 
 def failures(data: ReportData) -> Html:
     """What did not succeed, each with its reason."""
+    if not data.points and not data.failures:
+        return Html("")
     rows: list[list[object]] = []
     named = {(row.name, row.kind): row for row in data.failures}
     for point in data.points:
@@ -316,6 +329,8 @@ def failures(data: ReportData) -> Html:
 
 def cost(data: ReportData) -> Html:
     """Tokens, FLOPs and time per architecture, and what shared trunks saved."""
+    if not data.points:
+        return Html("")
     parts: list[object] = [tag("h2", "Cost", id="cost")]
     if data.savings and data.savings.tokens_without_sharing > 0:
         parts.append(_savings_bars(data))
@@ -403,11 +418,16 @@ def made(data: ReportData) -> Html:
     """How the numbers were made: hardware, settings, versions, the grid file."""
     grid = data.grid
     entries = [
-        ("Hardware", data.hardware), ("Data", grid.data), ("Context", f"{grid.context:,} tokens" if grid.context else ""),
-        ("Training", grid.training), ("Architectures", ", ".join(grid.architectures)), ("Scales", ", ".join(grid.scales)),
-        ("Budgets", ", ".join(grid.budgets)), ("Seeds", ", ".join(map(str, grid.seeds))),
+        ("Hardware", data.hardware),
+        ("Data", grid.data),
+        ("Context", f"{grid.context:,} tokens" if grid.context else ""),
+        ("Training", grid.training),
+        ("Architectures", ", ".join(grid.architectures)),
+        ("Scales", ", ".join(grid.scales)),
+        ("Budgets", ", ".join(grid.budgets)),
+        ("Seeds", ", ".join(map(str, grid.seeds))),
         ("Versions", ", ".join(f"{name} {version}" for name, version in data.versions.items())),
-    ]  # fmt: skip
+    ]
     items = [part for name, value in entries if value for part in (tag("dt", name), tag("dd", value))]
     parts = [tag("h2", "How it was made", id="made"), tag("dl", joined(items), class_="plain")]
     if grid.yaml:

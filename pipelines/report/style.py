@@ -6,15 +6,15 @@ darkened for white paper and lightened for dark screens, and always a symbol of 
 
 from __future__ import annotations
 
-_LIGHT = {
+LIGHT = {
     "paper": "#ffffff", "tint": "#f5f6f8", "ink": "#1b2027", "muted": "#5a6472", "line": "#c9ced6", "grid": "#e8ebef",
     "link": "#0b5cad", "good": "#00684a", "bad": "#b3261e", "warn": "#8a5200",
-    "scale-0": "#e08a1e", "scale-1": "#5aa02c", "scale-2": "#1f9e89", "scale-3": "#26718e", "scale-4": "#414487",
+    "scale-0": "#cc7a0c", "scale-1": "#5aa02c", "scale-2": "#1f9e89", "scale-3": "#26718e", "scale-4": "#414487",
     "scale-5": "#440154",
     "arch-0": "#0072b2", "arch-1": "#c94f00", "arch-2": "#008a64", "arch-3": "#b0508a", "arch-4": "#9a7000",
     "arch-5": "#2b90c8", "arch-6": "#4d4d4d",
 }  # fmt: skip
-_DARK = {
+DARK = {
     "paper": "#14171b", "tint": "#1d2127", "ink": "#e7eaee", "muted": "#a2acb9", "line": "#474f5a", "grid": "#2a2f37",
     "link": "#7ab8ff", "good": "#4fd1a1", "bad": "#ff8a80", "warn": "#f2b45a",
     "scale-0": "#8f86e0", "scale-1": "#5d9bd1", "scale-2": "#35b3a8", "scale-3": "#5ec962", "scale-4": "#b5de2b",
@@ -45,9 +45,11 @@ p{margin:6px 0 12px;max-width:76ch}
 .facts div{border-top:1px solid var(--line);padding:10px 0 6px}
 .facts dt{color:var(--muted);font-size:.85rem}
 .facts dd{margin:0;font-size:1.35rem;font-weight:600;font-variant-numeric:tabular-nums;line-height:1.3}
+.facts dd{overflow-wrap:normal}
 .facts small{display:block;font-size:.8rem;font-weight:400;color:var(--muted)}
 .short{margin:8px 0 12px;padding-left:1.2em;max-width:82ch} .short li{margin:5px 0}
-.short li.bad::marker{color:var(--bad)} .short li.bad{font-weight:600}
+.short li.bad::marker{color:var(--bad)} .short li.bad{color:var(--bad);font-weight:600}
+.short li.warn{color:var(--warn);font-weight:600}
 nav ul{display:flex;flex-wrap:wrap;gap:4px 18px;list-style:none;margin:18px 0 0;padding:0;font-size:.92rem}
 .legend{display:flex;flex-wrap:wrap;gap:6px 8px;align-items:center;margin:10px 0 4px;font-size:.88rem}
 .legend .name{color:var(--muted);margin-right:2px}
@@ -65,26 +67,31 @@ figcaption{font-weight:600;font-size:.95rem;margin:6px 0 2px}
 figcaption small{font-weight:400;color:var(--muted);font-size:.85rem}
 .plot{position:relative;overflow:hidden}
 .plot .wait{color:var(--muted);font-size:.9rem;padding:16px 0}
-.scroll{overflow-x:auto;margin:8px 0 18px;max-width:100%}
+.scroll{overflow-x:auto;margin:8px 0 18px;max-width:100%;background:
+ linear-gradient(to left,var(--paper) 40%,transparent) right/44px 100% no-repeat local,
+ linear-gradient(to left,var(--line),transparent) right/14px 100% no-repeat scroll}
 table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-nums;width:100%}
 caption{text-align:left;color:var(--muted);padding:0 0 6px;font-size:.9rem}
 th,td{padding:5px 14px 5px 0;text-align:right;vertical-align:baseline;border-bottom:1px solid var(--grid);
- white-space:nowrap}
+ white-space:nowrap;overflow-wrap:normal}
+thead td{border:0}
+caption span{position:sticky;left:0;display:inline-block;max-width:min(76ch,calc(100vw - 48px))}
 thead th{border-bottom:1.5px solid var(--ink);vertical-align:bottom;font-weight:600}
 thead .group{text-align:center;border-bottom:1px solid var(--line)}
 th.text,td.text{text-align:left} td.wrap{white-space:normal;min-width:15rem;overflow-wrap:break-word}
-tbody th{text-align:left;font-weight:600}
+tbody th,thead th:first-child{text-align:left;font-weight:600}
 .sticky tbody th,.sticky thead th:first-child{position:sticky;left:0;background:var(--paper);z-index:1}
+sup{line-height:0;font-size:.75em}
 td small{color:var(--muted);font-size:.92em}
 tr.last td,tr.last th{border-bottom-color:var(--line)}
 tr.total td,tr.total th{font-weight:600;border-top:1px solid var(--ink);border-bottom:0}
 .good{color:var(--good)} .bad{color:var(--bad)} .warn{color:var(--warn)} .strong{font-weight:600}
 .bars{margin:12px 0 16px;max-width:640px;font-size:.9rem}
 .bars .row{display:grid;grid-template-columns:10.5rem 1fr;gap:10px;align-items:center;margin:5px 0}
-.bars .bar{height:18px;background:var(--arch-0);min-width:2px}
+.bars .bar{height:18px;flex:none;background:var(--arch-0);min-width:2px}
 .bars .bar.ghost{background:none;border:1.5px solid var(--muted)}
 .bars .value{font-variant-numeric:tabular-nums;white-space:nowrap}
-.bars .row>div{display:flex;gap:8px;align-items:center;min-width:0}
+.bars .row>div{display:flex;flex-wrap:wrap;gap:0 8px;align-items:center;min-width:0}
 details{margin:8px 0} summary{cursor:pointer;font-weight:600}
 pre{background:var(--tint);padding:12px 14px;overflow-x:auto;font-size:.82rem;line-height:1.45;white-space:pre}
 dl.plain{display:grid;grid-template-columns:max-content 1fr;gap:3px 18px;font-size:.92rem;margin:8px 0 16px}
@@ -95,21 +102,24 @@ footer{margin-top:56px;padding-top:12px;padding-bottom:40px;color:var(--muted);f
  main,header,footer{padding:0 16px} h1{font-size:1.6rem} h2{margin-top:42px}
  .facts{grid-template-columns:1fr 1fr;gap:0 18px} .bars .row{grid-template-columns:1fr;gap:2px}
  dl.plain{grid-template-columns:1fr} dl.plain dd{margin-bottom:6px}
- .sticky tbody th,.sticky thead th:first-child{max-width:45vw;white-space:normal;padding-right:10px}
+ .sticky tbody th,.sticky thead th:first-child{min-width:7.6rem;max-width:45vw;white-space:normal;
+  overflow-wrap:break-word;padding-right:10px}
 }
 @media print{
- body{font-size:10.5pt} main,header,footer{max-width:none;padding:0} nav,.legend button[aria-pressed=false]{display:none}
+ body{font-size:10.5pt} main,header,footer{max-width:none;padding:0}
+ nav,.legend button[aria-pressed=false]{display:none}
  h2{break-after:avoid;margin-top:28px} h3,figcaption,caption{break-after:avoid} .scroll{overflow:visible}
  table{font-size:7.4pt} th,td{padding:2px 6px 2px 0;white-space:normal;overflow-wrap:normal} tr{break-inside:avoid}
- td.wrap{min-width:8rem} thead{display:table-header-group} .sticky tbody th,.sticky thead th:first-child{position:static}
+ td.wrap{min-width:8rem} thead{display:table-header-group}
+ .sticky tbody th,.sticky thead th:first-child{position:static}
  .panels{grid-template-columns:repeat(2,1fr)} .pair{grid-template-columns:repeat(2,1fr)} @page{margin:14mm}
- .facts{grid-template-columns:repeat(5,1fr)}
+ .facts{grid-template-columns:repeat(5,1fr);gap:0 14px} .facts dd{font-size:1.05rem}
 }
 """
 
 SHEET = (
-    f":root{{color-scheme:light dark;{_variables(_LIGHT)}}}"
-    f"@media screen and (prefers-color-scheme:dark){{:root{{{_variables(_DARK)}}}}}" + _SHEET
+    f":root{{color-scheme:light dark;{_variables(LIGHT)}}}"
+    f"@media screen and (prefers-color-scheme:dark){{:root{{{_variables(DARK)}}}}}" + _SHEET
 )
 
 # plotly.js travels compressed (a third of its size) and is unpacked by the browser; the tables need no script at all.
@@ -119,7 +129,7 @@ SCRIPT = r"""
 const root = document.documentElement, plots = [...document.querySelectorAll(".plot")];
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const hidden = new Set();
-const say = text => plots.forEach(plot => { const note = plot.querySelector(".wait"); if (note) note.textContent = text; });
+const say = text => document.querySelectorAll(".plot .wait").forEach(note => { note.textContent = text; });
 const colour = name => {
   const [key, alpha] = name.slice(4).split("/");
   const value = getComputedStyle(root).getPropertyValue(key).trim();
@@ -175,7 +185,7 @@ document.querySelectorAll(".legend button").forEach(button => button.addEventLis
 await draw();
 root.dataset.drawn = "yes";
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw());
-addEventListener("beforeprint", () => draw(plot => plot.parentElement.parentElement.matches(".panels, .pair") ? 320 : 660));
+addEventListener("beforeprint", () => draw(() => 320));
 addEventListener("afterprint", () => draw());
 })();
 """

@@ -41,9 +41,11 @@ def significant(value: float | None, digits: int = 4) -> str:
     value = finite(value)
     if value is None:
         return MISSING
-    if value != 0 and not 1e-4 <= abs(value) < 1e7:
+    if value == 0:
+        return "0"
+    if not 1e-4 <= abs(value) < 1e7:
         return scientific(value, digits)
-    decimals = digits - 1 - (math.floor(math.log10(abs(value))) if value else 0)
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
     return f"{value:,.{max(decimals, 0)}f}".replace("-", "−")
 
 
@@ -193,10 +195,13 @@ def _what_failed(data: ReportData) -> list[str]:
     groups = Counter(point.status for point in data.points if point.status != "done")
     if not groups and not data.failures:
         return ["Nothing failed."] if data.points else []
-    sentences = []
+    parts = []
     for status, number in groups.items():
-        names = listing((point.name for point in data.points if point.status == status), 4)
-        sentences.append(f"{plural(number, 'point')} {status}: {names}.")
+        names = listing((point.name for point in data.points if point.status == status), 3)
+        parts.append(f"{number:,} {status} ({names})")
+    sentences = (
+        [f"{plural(sum(groups.values()), 'point has', 'points have')} no result: {'; '.join(parts)}."] if parts else []
+    )
     others = [row for row in data.failures if row.name not in {point.name for point in data.points}]
     if others:
         sentences.append(
@@ -224,12 +229,8 @@ def _identified(data: ReportData, target: str) -> list[str]:
         sentences.append(f"The exponents of the law of {label} are identified for {which}.")
     if poor:
         texts = (f"{law.architecture} ({exponents_text(law)})" for law in poor)
-        sentences.append(
-            f"They are NOT identified by these points for {listing(texts)}: other values fit as well."
-            if good
-            else f"The exponents of the law of {label} are NOT identified for {listing(texts)}: "
-            "other values fit these points as well."
-        )
+        start = "They are" if good else f"The exponents of the law of {label} are"
+        sentences.append(f"{start} not identified for {listing(texts)}: other values fit these points as well.")
     if unsure:
         sentences.append(f"The fit did not converge for {listing(law.architecture for law in unsure)}; do not use it.")
     return sentences
