@@ -4,8 +4,9 @@
     law.alpha, law.intervals["alpha"], law.verdict
     law.predict(476_852_480, 476.85e9), law.predict_interval(476_852_480, 476.85e9)
 
-The objective is that of arXiv 2606.15378: Huber with delta 1e-3 on residuals of logarithms, summed. The only bounds by default are
-those that make the form a law (exponents are not negative); a parameter that ends at a bound is named in ``at_bounds``.
+The objective is that of arXiv 2606.15378: Huber with delta 1e-3 on residuals of logarithms, summed. The only bounds
+by default are those that make the form a law (exponents are not negative); a parameter that ends at a bound is named
+in ``at_bounds``.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def score(values: Array, predicted: Array) -> Scores:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LawFit:
-    """A fitted law. ``parameters``: a, alpha, b, beta, E as far as the form has them; ``intervals``: name → (low, high)."""
+    """A fitted law. ``parameters``: a, alpha, b, beta, E as far as the form has them; ``intervals``: name → (low,
+    high).
+    """
 
     form: str
     parameters: dict[str, float]
@@ -113,7 +116,8 @@ class LawFit:
     def predict_interval(
         self, num_params: ArrayLike, num_tokens: ArrayLike, *, level: float | None = None, kind: str = "new"
     ) -> tuple[Any, Any]:
-        """(low, high) at N and D. kind "new": where a newly measured point would fall; "curve": where the law itself lies.
+        """(low, high) at N and D. kind "new": where a newly measured point would fall; "curve": where the law itself
+        lies.
 
         NaN where there are no resamples (``intervals="none"``, or as many parameters as points).
         """
@@ -198,10 +202,11 @@ def fit_law(
 ) -> LawFit:
     """Fit a law to points.
 
-    num_params, num_tokens, values: N, D and the target (positive), one per point; form: a key of ``forms.FORMS``; groups: label
-    of each point's trunk (default: one trunk per N); loss: "huber" (with delta, on log residuals, summed) or "least-squares";
-    bounds: parameter → (low, high), None for open; intervals: "default", one of ``intervals.METHODS``, or "none"; level: of all
-    intervals. Raises BadInput where the points or settings allow no fit.
+    num_params, num_tokens, values: N, D and the target (positive), one per point; form: a key of ``forms.FORMS``;
+    groups: label of each point's trunk (default: one trunk per N); loss: "huber" (with delta, on log residuals,
+    summed) or "least-squares"; bounds: parameter → (low, high), None for open; intervals: "default", one of
+    ``intervals.METHODS``, or "none"; level: of all intervals. Raises BadInput where the points or settings allow no
+    fit.
     """
     points = check_points(num_params, num_tokens, values, groups)
     chosen = get_form(form)

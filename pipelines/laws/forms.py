@@ -1,9 +1,9 @@
 """The forms of a scaling law and their derivatives, for batches of parameter vectors.
 
-A form is a sum of at most three positive terms, a N^-alpha + b D^-beta + E (arXiv 2606.15378, section on scaling laws; E as in
-Hoffmann et al. 2022). Everything is done on logarithms: each term is exp(c - e·(u - centre)) with c the logarithm of its size at
-the centre of the data, e its exponent and u log N or log D. Centring takes the strong correlation of a and alpha out of the
-problem; it changes no fitted value.
+A form is a sum of at most three positive terms, a N^-alpha + b D^-beta + E (arXiv 2606.15378, section on scaling
+laws; E as in Hoffmann et al. 2022). Everything is done on logarithms: each term is exp(c - e·(u - centre)) with c the
+logarithm of its size at the centre of the data, e its exponent and u log N or log D. Centring takes the strong
+correlation of a and alpha out of the problem; it changes no fitted value.
 
 Letters in array names: M problems, P points, T terms, K parameters.
 """

@@ -1,15 +1,16 @@
 """Intervals of a law: resampling in batches, the noise and its correlation within trunks, and profile likelihood.
 
 Methods of resampling
-- noise: new tables are drawn from the fitted law with normal noise of the estimated size (a part of it common to a trunk, as
-  estimated) and refitted. The size itself is drawn from its scaled inverse chi-squared law, which widens small tables as
-  Student's t does.
+- noise: new tables are drawn from the fitted law with independent normal noise of the estimated size and refitted.
+  The size itself is drawn from its scaled inverse chi-squared law, which widens small tables as Student's t does.
+- noise-trunks: the same, with a part of the noise common to each trunk, as estimated.
 - points: points are drawn with replacement (pairs bootstrap).
 - trunks: whole trunks are drawn with replacement; honest about dependence, but with three or four trunks many draws are
   degenerate (one scale only, say). They are left out and counted.
 
-Profile likelihood (exponents only): an exponent is held at a value, the rest refitted, and values are kept while the objective
-stays below a threshold: the F test for least squares, its robust counterpart (Ronchetti 1982, "tau test") for Huber.
+Profile likelihood (exponents only): an exponent is held at a value, the rest refitted, and values are kept while the
+objective stays below a threshold: the F test for least squares, its robust counterpart (Ronchetti 1982, "tau test")
+for Huber.
 
 Measured coverage of each: docs/laws.md; the default is the one nearest nominal there.
 """
@@ -31,7 +32,7 @@ from gridlaw.platform.errors import BadInput
 if TYPE_CHECKING:
     from gridlaw.pipelines.laws.fit import LawFit
 
-METHODS = ("noise", "points", "trunks")
+METHODS = ("noise", "noise-trunks", "points", "trunks")
 DEFAULT_METHOD = "noise"
 REFIT_STARTS = 3  # per resample, besides the full fit's optimum; doubtful ones get more (problem.RESCUE_STARTS)
 MIN_USABLE = 20  # fewer usable resamples than this give no interval
@@ -40,9 +41,12 @@ SPLIT = "split"  # name of the compute-optimal exponent beta / (alpha + beta) am
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Noise:
-    """Size of the log residuals. sd: total, NaN without degrees of freedom; correlation: within a trunk, None if not estimable."""
+    """Size of the log residuals. sd: own and trunk parts together; plain_sd: as if independent (both NaN without
+    degrees of freedom); correlation: within a trunk, None if not estimable.
+    """
 
     sd: float
+    plain_sd: float
     correlation: float | None
     dof: int
 
@@ -58,9 +62,9 @@ class Noise:
 def estimate_noise(problem: Problem, theta_K: Array) -> Noise:
     """Noise from the residuals r of a fit, corrected for what the fit absorbed.
 
-    With M = I - H (H: projection on the law's derivatives) and Z the trunk membership, E[r'r] and E[r'ZZ'r] are linear in the
-    two variances (own, trunk): two equations (Henderson's method, MINQUE(0)). The correlation is None with fewer than two
-    trunks of two points, or when the law's terms absorb what trunks have in common.
+    With M = I - H (H: projection on the law's derivatives) and Z the trunk membership, E[r'r] and E[r'ZZ'r] are
+    linear in the two variances (own, trunk): two equations (Henderson's method, MINQUE(0)). The correlation is None
+    with fewer than two trunks of two points, or when the law's terms absorb what trunks have in common.
     """
     log_law_1P, share_1TP = problem.design.log_value(theta_K[None])
     residual_P = problem.log_y_P - log_law_1P[0]
@@ -68,9 +72,10 @@ def estimate_noise(problem: Problem, theta_K: Array) -> Noise:
     num, size = jac_PK.shape
     dof = num - size
     if dof <= 0:
-        return Noise(sd=float("nan"), correlation=None, dof=0)
+        return Noise(sd=float("nan"), plain_sd=float("nan"), correlation=None, dof=0)
     sum_squares = float(residual_P @ residual_P)
-    plain = Noise(sd=float(np.sqrt(sum_squares / dof)), correlation=None, dof=dof)
+    plain_sd = float(np.sqrt(sum_squares / dof))
+    plain = Noise(sd=plain_sd, plain_sd=plain_sd, correlation=None, dof=dof)
     counts = np.bincount(problem.group_P)
     if (counts >= 2).sum() < 2 or sum_squares == 0:
         return plain
@@ -91,53 +96,51 @@ def estimate_noise(problem: Problem, theta_K: Array) -> Noise:
         return replace(plain, correlation=0.0)
     correlation = min(trunk / (trunk + max(own, 0.0)), 0.95)
     total = sum_squares / ((1 - correlation) * free + correlation * cross)
-    return Noise(sd=float(np.sqrt(total)), correlation=float(correlation), dof=dof)
+    return Noise(sd=float(np.sqrt(total)), plain_sd=plain_sd, correlation=float(correlation), dof=dof)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Resamples:
-    """Refits: centred parameters and noise of each usable one, and how many were degenerate or did not converge."""
+class Tables:
+    """Tables to refit: log values and weights [R, P], the noise that goes with each [R], and how many were degenerate."""
 
-    theta_RK: Array
+    log_y_RP: Array
+    weight_RP: Array
     noise_R: Array
-    num_asked: int
     num_degenerate: int
-    num_unconverged: int
 
 
-def resample(problem: Problem, theta_K: Array, *, method: str, num: int, seed: int) -> Resamples:
-    """Draw ``num`` tables by the method and refit each; deterministic in ``seed``."""
+def draw_tables(problem: Problem, theta_K: Array, *, method: str, num: int, seed: int) -> Tables:
+    """Draw ``num`` tables by the method; deterministic in ``seed``. Degenerate ones are counted and left out."""
     rng = np.random.default_rng(seed)
     noise = estimate_noise(problem, theta_K)
     points = len(problem.log_y_P)
-    if method == "noise":
+    if method in ("noise", "noise-trunks"):
         fitted_P = problem.design.log_value(theta_K[None])[0][0]
         scale_R = np.sqrt(noise.dof / rng.chisquare(noise.dof, num)) if noise.dof else np.full(num, np.nan)
-        own_RP = noise.own_sd * rng.standard_normal((num, points))
-        trunk_RG = noise.trunk_sd * rng.standard_normal((num, problem.group_P.max() + 1))
+        shared = noise if method == "noise-trunks" else replace(noise, sd=noise.plain_sd, correlation=None)
+        own_RP = shared.own_sd * rng.standard_normal((num, points))
+        trunk_RG = shared.trunk_sd * rng.standard_normal((num, problem.group_P.max() + 1))
         log_y_RP = fitted_P + scale_R[:, None] * (own_RP + trunk_RG[:, problem.group_P])
         weight_RP = np.ones((num, points))
         usable = np.isfinite(log_y_RP).all(axis=1)
-        noise_R = noise.sd * scale_R
+        noise_R = shared.sd * scale_R
     else:
         weight_RP = _weights(problem, rng, method, num)
-        log_y_RP = np.broadcast_to(problem.log_y_P, weight_RP.shape)
+        log_y_RP = np.tile(problem.log_y_P, (num, 1))
         usable = usable_weights(problem, weight_RP)
-        noise_R = np.full(num, noise.sd)
-    if not usable.any():
-        size = problem.form.num_parameters
-        return Resamples(
-            theta_RK=np.empty((0, size)), noise_R=np.empty(0), num_asked=num, num_degenerate=num, num_unconverged=0
-        )
-    found = refit(problem, log_y_RP[usable], weight_RP[usable], theta_K)
-    return Resamples(
-        theta_RK=found.theta_BK, noise_R=noise_R[usable], num_asked=num, num_degenerate=int((~usable).sum()),
-        num_unconverged=int((~found.converged_B).sum()),
-    )  # fmt: skip
+        noise_R = np.full(num, noise.plain_sd)
+    return Tables(
+        log_y_RP=log_y_RP[usable],
+        weight_RP=weight_RP[usable],
+        noise_R=noise_R[usable],
+        num_degenerate=int((~usable).sum()),
+    )
 
 
 def refit(problem: Problem, log_y_BP: Array, weight_BP: Array, theta_K: Array) -> Found:
-    """Refit many tables that share the points' N and D, warm from one optimum and from the best lattice starts of each."""
+    """Refit many tables that share the points' N and D, warm from one optimum and from the best lattice starts of
+    each.
+    """
     return best_fits(problem, log_y_BP, weight_BP, num_starts=REFIT_STARTS, warm_K=theta_K)
 
 
@@ -184,11 +187,12 @@ def add_intervals(
         raise BadInput("intervals", seen=method, allowed=", ".join(METHODS))
     if num_resamples < MIN_USABLE:
         raise BadInput("num_resamples", seen=num_resamples, allowed=f"at least {MIN_USABLE}; 1000 gives stable ends")
-    drawn = resample(problem, theta_K, method=method, num=num_resamples, seed=seed)
-    law = replace(law, interval_method=method, num_resamples=drawn.num_asked, num_degenerate=drawn.num_degenerate)
-    if len(drawn.theta_RK) < MIN_USABLE:
+    drawn = draw_tables(problem, theta_K, method=method, num=num_resamples, seed=seed)
+    law = replace(law, interval_method=method, num_resamples=num_resamples, num_degenerate=drawn.num_degenerate)
+    if len(drawn.noise_R) < MIN_USABLE:
         return law
-    natural_RK = problem.design.to_natural(drawn.theta_RK)
+    refits = refit(problem, drawn.log_y_RP, drawn.weight_RP, theta_K)
+    natural_RK = problem.design.to_natural(refits.theta_BK)
     found = {}
     for k, name in enumerate(problem.form.parameters):
         low, high = percentile_interval(natural_RK[:, k], law.level)
@@ -223,15 +227,17 @@ class Profile:
 
 
 def rise_allowed(problem: Problem, objective_value: float, noise: Noise, level: float) -> float:
-    """By how much the objective may rise at that level: F(1, dof) for least squares, its robust counterpart for Huber."""
+    """By how much the objective may rise at that level: F(1, dof) for least squares, its robust counterpart for
+    Huber.
+    """
     quantile = float(stats.f.ppf(level, 1, noise.dof))
     if problem.loss.delta is None:
         return quantile * objective_value / noise.dof
     # expectations under normal noise: psi' = P(|r| < delta), psi^2 = E[min(r^2, delta^2)]
-    ratio = problem.loss.delta / noise.sd
+    ratio = problem.loss.delta / noise.plain_sd
     inside = float(special.erf(ratio / np.sqrt(2.0)))
     density = float(np.exp(-0.5 * ratio * ratio) / np.sqrt(2.0 * np.pi))
-    square = noise.sd**2 * (inside - 2.0 * ratio * density + ratio**2 * (1.0 - inside))
+    square = noise.plain_sd**2 * (inside - 2.0 * ratio * density + ratio**2 * (1.0 - inside))
     return 0.5 * quantile * square / inside
 
 
@@ -270,8 +276,10 @@ def profile_exponent(
 
 
 def _profile_values(problem: Problem, theta_K: Array, k: int, held: Sequence[float] | Array) -> Array:
-    """The least objective with parameter k held at each value, starting from the whole thinned lattice and the optimum."""
-    starts_SK = np.concatenate([theta_K[None], problem.starts_SK[:: max(1, len(problem.starts_SK) // 24)]])
+    """The least objective with parameter k held at each value, starting from the whole thinned lattice and the
+    optimum.
+    """
+    starts_SK = np.concatenate([theta_K[None], problem.starts_SK[:: max(1, len(problem.starts_SK) // 16)]])
     values = np.asarray(held, dtype=float)
     start_MK = np.tile(starts_SK, (len(values), 1))
     fixed_M = np.repeat(values, len(starts_SK))

@@ -18,7 +18,9 @@ CONFOUNDED_SPREAD = 0.02
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Points:
-    """Checked points: N parameters, D tokens, the target's values (all positive), and the trunk that each point belongs to."""
+    """Checked points: N parameters, D tokens, the target's values (all positive), and the trunk that each point
+    belongs to.
+    """
 
     num_params: Array
     num_tokens: Array

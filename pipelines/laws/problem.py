@@ -15,6 +15,8 @@ from gridlaw.platform.errors import BadInput
 
 LOSSES = ("huber", "least-squares")
 MAX_EXPONENT = 20.0  # a term this steep is gone after one scale; beyond it coefficients leave the floats
+AGREEMENT = 1e-6  # starts agree when their objectives differ by at most this share of the best
+MEETING = 1e-3  # starts have met when no centred parameter differs by more
 RESCUE_STARTS = 24  # further starts for a resample whose first few do not agree
 
 
@@ -101,51 +103,88 @@ def best_fits(
 ) -> Found:
     """The best fit of each table over many starts.
 
-    num_starts: None takes the whole lattice (one table); a number takes that many per table, chosen from the lattice by their
-    cost on that table, plus ``warm_K`` if given; tables whose starts disagree or did not converge get RESCUE_STARTS more.
+    num_starts: None takes the whole lattice (one table); a number takes that many per table, chosen from the lattice
+    by their cost on that table, plus ``warm_K`` ([K] or [B, K]) if given; tables whose starts disagree or did not converge get
+    RESCUE_STARTS more.
     """
     num = len(log_y_BP)
     if num_starts is None:
         starts_BSK = np.broadcast_to(problem.starts_SK, (num, *problem.starts_SK.shape))
-        return _run(problem, starts_BSK, log_y_BP, weight_BP, max_batch)
+        return _run(problem, starts_BSK, log_y_BP, weight_BP, max_batch, merge=False)
     starts_BSK = select(problem.design, problem.starts_SK, log_y_BP, weight_BP, problem.loss, num=num_starts)
     if warm_K is not None:
-        warm_B1K = np.broadcast_to(warm_K, (num, 1, len(warm_K)))
-        starts_BSK = np.concatenate([warm_B1K, starts_BSK], axis=1)
-    found = _run(problem, starts_BSK, log_y_BP, weight_BP, max_batch)
+        warm_BK = np.broadcast_to(warm_K, (num, problem.form.num_parameters))
+        starts_BSK = np.concatenate([warm_BK[:, None], starts_BSK], axis=1)
+    found = _run(problem, starts_BSK, log_y_BP, weight_BP, max_batch, merge=True)
     doubtful = np.flatnonzero((found.agreeing_B < 2) | ~found.converged_B)
     if doubtful.size:
         more_BSK = select(
             problem.design, problem.starts_SK, log_y_BP[doubtful], weight_BP[doubtful], problem.loss, num=RESCUE_STARTS
         )
         more_BSK = np.concatenate([found.theta_BK[doubtful, None], more_BSK], axis=1)
-        again = _run(problem, more_BSK, log_y_BP[doubtful], weight_BP[doubtful], max_batch)
+        again = _run(problem, more_BSK, log_y_BP[doubtful], weight_BP[doubtful], max_batch, merge=True)
         found.theta_BK[doubtful], found.objective_B[doubtful] = again.theta_BK, again.objective_B
         found.converged_B[doubtful], found.agreeing_B[doubtful] = again.converged_B, again.agreeing_B
     return found
 
 
-def _run(problem: Problem, starts_BSK: Array, log_y_BP: Array, weight_BP: Array, max_batch: int) -> Found:
+def _run(
+    problem: Problem, starts_BSK: Array, log_y_BP: Array, weight_BP: Array, max_batch: int, *, merge: bool
+) -> Found:
+    """Solve every start of every table. ``merge`` stops starts that have met a sister before the last, kinked stage."""
     num, each, size = starts_BSK.shape
-    theta_BK, objective_B = np.empty((num, size)), np.empty(num)
-    converged_B, agreeing_B = np.empty(num, dtype=bool), np.empty(num, dtype=int)
+    parts = []
     step = max(1, max_batch // each)
     for begin in range(0, num, step):
-        rows = slice(begin, min(begin + step, num))
-        count = rows.stop - rows.start
-        solved = solve(
-            problem.design, starts_BSK[rows].reshape(-1, size), np.repeat(log_y_BP[rows], each, axis=0),
-            np.repeat(weight_BP[rows], each, axis=0), loss=problem.loss, lower_MK=problem.lower_K, upper_MK=problem.upper_K,
-        )  # fmt: skip
-        value_BS = solved.objective_M.reshape(count, each)
-        best_B = value_BS.argmin(axis=1)
-        pick = np.arange(count)
-        theta_BK[rows] = solved.theta_MK.reshape(count, each, size)[pick, best_B]
-        objective_B[rows] = value_BS[pick, best_B]
-        agree_BS = value_BS <= objective_B[rows, None] * (1 + 1e-6) + 1e-14
-        agreeing_B[rows] = agree_BS.sum(axis=1)
-        # the best start may stop one rounding error short of the test that its twins pass
-        converged_B[rows] = (agree_BS & solved.converged_M.reshape(count, each)).any(axis=1)
+        rows = slice(begin, begin + step)
+        parts.append(_run_batch(problem, starts_BSK[rows], log_y_BP[rows], weight_BP[rows], merge=merge))
     return Found(
-        theta_BK=theta_BK, objective_B=objective_B, converged_B=converged_B, agreeing_B=agreeing_B, num_starts=each
+        theta_BK=np.concatenate([part.theta_BK for part in parts]).reshape(num, size),
+        objective_B=np.concatenate([part.objective_B for part in parts]),
+        converged_B=np.concatenate([part.converged_B for part in parts]),
+        agreeing_B=np.concatenate([part.agreeing_B for part in parts]),
+        num_starts=each,
+    )
+
+
+def _run_batch(problem: Problem, starts_BSK: Array, log_y_BP: Array, weight_BP: Array, *, merge: bool) -> Found:
+    num, each, size = starts_BSK.shape
+    box = {"lower_MK": problem.lower_K, "upper_MK": problem.upper_K}
+    log_y_MP, weight_MP = np.repeat(log_y_BP, each, axis=0), np.repeat(weight_BP, each, axis=0)
+    smooth = solve(
+        problem.design, starts_BSK.reshape(-1, size), log_y_MP, weight_MP, loss=problem.loss, max_iterations=0, **box
+    )
+    sister_BS = np.tile(np.arange(each), (num, 1))
+    if merge:
+        theta_BSK = smooth.theta_MK.reshape(num, each, size)
+        for s in range(1, each):
+            for earlier in range(s):
+                met = (np.abs(theta_BSK[:, s] - theta_BSK[:, earlier]) < MEETING).all(axis=1)
+                sister_BS[:, s] = np.where(met & (sister_BS[:, s] == s), sister_BS[:, earlier], sister_BS[:, s])
+    own_M = (sister_BS == np.arange(each)).reshape(-1)
+    last = solve(
+        problem.design,
+        smooth.theta_MK[own_M],
+        log_y_MP[own_M],
+        weight_MP[own_M],
+        loss=problem.loss,
+        continuation=False,
+        **box,
+    )
+    value_M, converged_M, theta_MK = np.empty(num * each), np.empty(num * each, dtype=bool), smooth.theta_MK
+    value_M[own_M], converged_M[own_M], theta_MK[own_M] = last.objective_M, last.converged_M, last.theta_MK
+    place_BS = sister_BS + each * np.arange(num)[:, None]
+    value_BS, converged_BS = value_M[place_BS], converged_M[place_BS]
+    best_B = value_BS.argmin(axis=1)
+    pick = np.arange(num)
+    objective_B = value_BS[pick, best_B]
+    agree_BS = value_BS <= objective_B[:, None] * (1 + AGREEMENT) + 1e-14
+    return Found(
+        theta_BK=theta_MK[place_BS[pick, best_B]],
+        objective_B=objective_B,
+        converged_B=(agree_BS & converged_BS).any(
+            axis=1
+        ),  # twins differ by rounding: one that passed the test is enough
+        agreeing_B=agree_BS.sum(axis=1),
+        num_starts=each,
     )

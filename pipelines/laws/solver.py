@@ -1,12 +1,12 @@
 """Many robust fits at once: a batched damped Newton method on the Huber objective of log residuals.
 
-The objective of one problem is sum_p w_p · huber(log y_p - log law_p), summed and not averaged, with delta usually far below the
-residuals (1e-3): almost an L1 fit, with a kink at every point. Three things make it quick and safe:
+The objective of one problem is sum_p w_p · huber(log y_p - log law_p), summed and not averaged, with delta usually
+far below the residuals (1e-3): almost an L1 fit, with a kink at every point. Three things make it quick and safe:
 
 1. The minimum is approached through a sequence of smoother problems (delta × 64, 16, 4, 1).
-2. Each iteration tries two steps, the exact Newton step (quadratic convergence once the right points lie within delta) and the
-   step of iteratively reweighted least squares (its matrix is positive definite and majorises the objective), and keeps the
-   better one if it lowers the objective; a damping per problem grows when neither does.
+2. Each iteration tries two steps, the exact Newton step (quadratic convergence once the right points lie within
+   delta) and the step of iteratively reweighted least squares (its matrix is positive definite and majorises the
+   objective), and keeps the better one if it lowers the objective; a damping per problem grows when neither does.
 3. All problems (resamples × starts) go through numpy together; finished ones leave the batch.
 
 Box bounds are kept by projection: a parameter at its bound whose gradient points outward is frozen for that iteration.
@@ -47,7 +47,9 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Solutions:
-    """One row per problem: centred parameters, objective, whether the last steps could still lower it, iterations used."""
+    """One row per problem: centred parameters, objective, whether the last steps could still lower it, iterations
+    used.
+    """
 
     theta_MK: Array
     objective_M: Array
@@ -168,8 +170,9 @@ class _Run:
         return gain, promised
 
     def _extrapolate(self, rows: np.ndarray, best: Array, best_value: Array, log_y: Array, weight: Array) -> None:
-        """Accept the step, and go on along the way of the last few steps if that pays: along a valley between two kinks the
-        steps zigzag, but their sum points down the valley."""
+        """Accept the step, and go on along the way of the last few steps if that pays: along a valley between two
+        kinks the steps zigzag, but their sum points down the valley.
+        """
         way = best - self.anchor_MK[rows]
         trial = np.clip(best + 3.0 * way, self.lower_MK[rows], self.upper_MK[rows])
         value = objective(self.design, trial, log_y, weight, self.loss)

@@ -1,8 +1,8 @@
 """Where fits start: a fixed lattice over exponents and shares of the terms, no bounds to tune by hand.
 
-Each lattice point names exponents and the share of each term at the centre of the data; the overall size then follows from the
-median of the residuals. Ranges are in units of the data: an exponent is tried from 1/32 up to a few times the steepest slope
-that the values show.
+Each lattice point names exponents and the share of each term at the centre of the data; the overall size then follows
+from the median of the residuals. Ranges are in units of the data: an exponent is tried from 1/32 up to a few times
+the steepest slope that the values show.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def lattice(design: Design, log_y_P: Array, *, exponents_each: int = 8) -> Array
 def select(design: Design, starts_SK: Array, log_y_BP: Array, weight_BP: Array, loss: Loss, *, num: int) -> Array:
     """For each of B tables the best start of each of ``num`` groups of the lattice, [B, num, K].
 
-    The groups are interleaved slices of the lattice ordered by the balance of its terms, so that the chosen starts differ.
+    The groups are interleaved slices of the lattice ordered by the balance of its terms, so that the chosen starts
+    differ.
     """
     log_law_SP, share_STP = design.log_value(starts_SK)
     order = np.lexsort((starts_SK[:, -1], share_STP[:, 0].mean(axis=1)))
