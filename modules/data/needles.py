@@ -45,32 +45,32 @@ class NeedleSample:
 
 
 class WordPool:
-    """Words of a text, with a leading space, by their number of tokens."""
+    """Words of a text with a leading space, all of one number of tokens: the number that most of its words have.
+
+    Answers of equal length keep ranking fair without a length penalty, and samples of one length in step.
+    """
 
     def __init__(self, texts: Iterable[str], tokenizer: Tokenizer) -> None:
-        words: set[str] = set()
+        found: set[str] = set()
         for text in texts:
-            words.update(word.lower() for word in _WORD.findall(text))
-            if len(words) >= MAX_WORDS:
+            found.update(word.lower() for word in _WORD.findall(text))
+            if len(found) >= MAX_WORDS:
                 break
-        self.words = sorted(words)[:MAX_WORDS]
-        self.by_length: dict[int, list[TokenArray]] = {}
-        for tokens in tokenizer.encode_many([" " + word for word in self.words]):
-            self.by_length.setdefault(len(tokens), []).append(tokens)
+        by_length: dict[int, list[TokenArray]] = {}
+        for tokens in tokenizer.encode_many([" " + word for word in sorted(found)[:MAX_WORDS]]):
+            by_length.setdefault(len(tokens), []).append(tokens)
+        self.words = max(by_length.values(), key=len, default=[])
 
     def draw(self, count: int, rng: np.random.Generator) -> list[TokenArray]:
-        """``count`` different words of one token length; lengths are drawn in proportion to their words."""
-        groups = {length: words for length, words in sorted(self.by_length.items()) if len(words) >= count}
-        if not groups:
+        """``count`` different words."""
+        if len(self.words) < count:
             raise BadSetting(
                 "words to draw needles from",
-                seen=f"{len(self.words)} words, {max(map(len, self.by_length.values()), default=0)} of one length",
+                seen=f"{len(self.words)} words of one length",
                 allowed=f"{count} or more words that have equally many tokens",
                 hint="Use more held-out text or fewer candidates",
             )
-        sizes = np.array([len(words) for words in groups.values()], dtype=np.float64)
-        words = list(groups.values())[int(rng.choice(len(sizes), p=sizes / sizes.sum()))]
-        return [words[index] for index in rng.choice(len(words), size=count, replace=False)]
+        return [self.words[index] for index in rng.choice(len(self.words), size=count, replace=False)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,7 +121,8 @@ def score_batch(model: DecoderLM, samples: list[NeedleSample]) -> list[list[floa
     answers = np.array([sample.answer for sample in samples])
     with torch.inference_mode():
         cache = model.init_cache(len(samples), prompts.shape[1] + candidates.shape[2])
-        logits = model.extend(prompts, cache)[:, -1]
+        # The head is applied to the last place only: logits of a long prompt would not fit.
+        logits = model.head(model.extend_hidden(prompts, cache)[:, -1])
         scores = _candidate_scores(model, cache, logits, candidates)
         generation = _greedy(model, cache, logits, candidates.shape[2])
     right = candidates[torch.arange(len(samples)), torch.from_numpy(answers).to(candidates.device)]
