@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gridlaw.modules.errors import BadSetting
 from gridlaw.modules.kernels import attention_cpu, attention_cuda
-from gridlaw.modules.kernels.attention_rules import Visibility, visible_mask
+from gridlaw.modules.kernels.attention_rules import Visibility, query_places, visible_mask
 from gridlaw.modules.kernels.dispatch import choose, register_kernel
 
 
@@ -32,6 +32,7 @@ def attention(
     sink: Tensor | None = None,
     document_ids: Tensor | None = None,
     first_tokens: int = 0,
+    query_positions: Tensor | None = None,
 ) -> Tensor:
     """Outputs, [B, T, H, K].
 
@@ -42,6 +43,7 @@ def attention(
     sink: logits, [H]; None for none
     document_ids: [B, S], equal within a document; None for one document a row
     first_tokens: keys at the start that a window does not hide
+    query_positions: [T], ascending, the queries' places among the keys; None for the last T
     """
     if q.shape[2] % k.shape[2]:
         raise BadSetting("num_heads", seen=q.shape[2], allowed=f"a multiple of the {k.shape[2]} key/value heads")
@@ -57,8 +59,10 @@ def attention(
         documents=document_ids is not None,
         first_tokens=rules.first_tokens > 0,
         half=q.dtype in (torch.float16, torch.bfloat16),
+        positions=query_positions is not None,
     )
-    return function(q, k, v, q.shape[-1] ** -0.5 if scale is None else scale, rules, sink, document_ids)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return function(q, k, v, scale, rules, sink, document_ids, query_positions)
 
 
 def attention_reference(
@@ -69,14 +73,16 @@ def attention_reference(
     rules: Visibility,
     sink: Tensor | None = None,
     document_ids: Tensor | None = None,
+    query_positions: Tensor | None = None,
 ) -> Tensor:
     """The definition, with a T × S matrix of scores: the oracle of every other kernel, and the last resort."""
     group = q.shape[2] // k.shape[2]
     q_BHTK = q.transpose(1, 2)
     k_BHSK, v_BHSK = (x.transpose(1, 2).repeat_interleave(group, dim=1) for x in (k, v))
     z_BHTS = torch.matmul(q_BHTK, k_BHSK.transpose(-1, -2)) * scale
-    if q.shape[1] > 1:
-        visible = visible_mask(rules, q.shape[1], k.shape[1], document_ids, device=q.device)
+    if q.shape[1] > 1 or rules.window is not None or query_positions is not None:
+        queries_T = query_places(q, k) if query_positions is None else query_positions
+        visible = visible_mask(rules, queries_T, torch.arange(k.shape[1], device=q.device), document_ids)
         z_BHTS = z_BHTS.masked_fill(~visible, -math.inf)
     z_BHTS = z_BHTS.float() if z_BHTS.dtype in (torch.float16, torch.bfloat16) else z_BHTS
     if sink is None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gridlaw.modules.kernels.attention_rules import Visibility, visible_mask
+from gridlaw.modules.kernels.attention_rules import Visibility, query_places, visible_mask
 
 _forward_kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _backward_kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -35,9 +35,10 @@ def attention(
     rules: Visibility,
     sink: Tensor | None = None,
     document_ids: Tensor | None = None,
+    query_positions: Tensor | None = None,
 ) -> Tensor:
     """Outputs [B, T, H, K] of q [B, T, H, K] and k, v [B, S, G, K]; see `attention.attention`."""
-    return _CpuAttention.apply(q, k, v, sink, document_ids, scale, rules)
+    return _CpuAttention.apply(q, k, v, sink, document_ids, query_positions, scale, rules)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,74 +67,71 @@ class _Block:
         total_BSGK[:, self.key_start : self.key_stop] += gradient
 
 
-def _block_size(num_queries: int, rules: Visibility) -> int:
-    if rules.window is None:
-        return min(num_queries, MAX_BLOCK)
-    return min(num_queries, max(MIN_BLOCK, min(rules.window, MAX_BLOCK)))
-
-
-def _blocks(q: Tensor, k: Tensor, rules: Visibility, document_ids: Tensor | None) -> Iterator[_Block]:
+def _blocks(
+    q: Tensor, k: Tensor, rules: Visibility, document_ids: Tensor | None, query_positions: Tensor | None
+) -> Iterator[_Block]:
     num_queries, num_keys = q.shape[1], k.shape[1]
-    plain = rules.window is None and document_ids is None
+    plain = rules.window is None and document_ids is None and query_positions is None
     if plain and (num_queries == num_keys or num_queries == 1):  # one call: all keys, or the kernel's own causal mask
         yield _Block(
             start=0, stop=num_queries, key_start=0, key_stop=num_keys, first=0, is_causal=num_queries > 1, mask=None
         )
         return
-    size, offset = _block_size(num_queries, rules), num_keys - num_queries
+    places_T = query_places(q, k) if query_positions is None else query_positions
     shared: dict[tuple[int, int, int], Tensor] = {}
-    for start in range(0, num_queries, size):
-        stop = min(start + size, num_queries)
-        key_stop = offset + stop
-        key_start = 0 if rules.window is None else max(0, offset + start - rules.window + 1)
+    for start, stop, first_place, last_place in _ranges(rules, places_T, contiguous=query_positions is None):
+        key_stop = last_place + 1
+        key_start = 0 if rules.window is None else max(0, first_place - rules.window + 1)
         if document_ids is not None and rules.first_tokens:
             key_start = 0  # the first tokens of a document may be anywhere before the window
         first = min(rules.first_tokens, key_start)
-        is_causal = key_start == 0 and offset + start == 0 and document_ids is None and _sees_all(rules, stop)
-        mask = None
-        if not is_causal:
-            shape = (stop - start, key_stop - key_start, first)
-            inside = document_ids is None and key_start >= rules.first_tokens and key_start > 0
-            mask = shared.get(shape) if inside else None
-            if mask is None:
-                mask = _mask(q, k, rules, document_ids, (start, stop), (key_start, key_stop, first))
-                if inside:
-                    shared[shape] = mask  # away from the start all blocks look alike
+        is_causal = (
+            key_start == 0
+            and (first_place, stop - start) == (0, key_stop)
+            and document_ids is None
+            and (rules.window is None or rules.window >= key_stop)
+        )
+        inside = document_ids is None and query_positions is None and key_start >= max(rules.first_tokens, 1)
+        shape = (stop - start, key_stop - key_start, first)
+        mask = shared.get(shape) if inside else None
+        if mask is None and not is_causal:
+            keys_S = torch.cat([torch.arange(first), torch.arange(key_start, key_stop)])
+            visible = visible_mask(rules, places_T[start:stop], keys_S, document_ids)
+            mask = torch.zeros(visible.shape, dtype=q.dtype).masked_fill_(~visible, -math.inf)
+            mask = mask if mask.dim() == 4 else mask[None, None]
+        if inside and mask is not None:
+            shared[shape] = mask  # away from the start all blocks look alike
         yield _Block(
             start=start, stop=stop, key_start=key_start, key_stop=key_stop, first=first, is_causal=is_causal, mask=mask
         )
 
 
-def _sees_all(rules: Visibility, num_tokens: int) -> bool:
-    return rules.window is None or rules.window >= num_tokens
+def _ranges(rules: Visibility, places_T: Tensor, *, contiguous: bool) -> Iterator[tuple[int, int, int, int]]:
+    """Queries start:stop of each block, and the places of its first and last one.
+
+    A block spans at most its size in places, too, so that scattered queries with a window get short slices of keys.
+    """
+    num_queries = places_T.shape[0]
+    size = MAX_BLOCK if rules.window is None else max(MIN_BLOCK, min(rules.window, MAX_BLOCK))
+    if contiguous:
+        offset = int(places_T[0])
+        for start in range(0, num_queries, size):
+            stop = min(start + size, num_queries)
+            yield start, stop, offset + start, offset + stop - 1
+        return
+    places = places_T.tolist()
+    start = 0
+    for index in range(1, num_queries + 1):
+        too_many = index - start >= size
+        if index == num_queries or too_many or (rules.window is not None and places[index] - places[start] >= size):
+            yield start, index, places[start], places[index - 1]
+            start = index
 
 
-def _mask(
-    q: Tensor,
-    k: Tensor,
-    rules: Visibility,
-    document_ids: Tensor | None,
-    query_range: tuple[int, int],
-    key_range: tuple[int, int, int],
-) -> Tensor:
-    """What is added to the scores, 0 or −inf: [1 or B, 1, queries, keys]."""
-    key_start, key_stop, first = key_range
-    positions = torch.arange(key_start, key_stop)
-    if first:
-        positions = torch.cat([torch.arange(first), positions])
-    visible = visible_mask(
-        rules, q.shape[1], k.shape[1], document_ids, query_range=query_range, key_positions=positions
-    )
-    mask = torch.zeros(visible.shape, dtype=q.dtype).masked_fill_(~visible, -math.inf)
-    return mask if mask.dim() == 4 else mask[None, None]
-
-
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, rules: Visibility, document_ids: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _forward(blocks: list[_Block], q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Outputs [B, H, T, K] and log-sum-exp [B, H, T] without a sink."""
     outputs, logsumexps = [], []
-    for block in _blocks(q, k, rules, document_ids):
+    for block in blocks:
         out, lse = _forward_kernel(
             q[:, block.start : block.stop].transpose(1, 2), block.keys(k), block.keys(v), 0.0, block.is_causal,
             attn_mask=block.mask, scale=scale,
@@ -148,31 +146,32 @@ def _forward(
 class _CpuAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, document_ids: Tensor | None, scale: float,
-        rules: Visibility,
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, document_ids: Tensor | None,
+        query_positions: Tensor | None, scale: float, rules: Visibility,
     ) -> Tensor:  # fmt: skip
-        out_BHTK, lse_BHT = _forward(q, k, v, scale, rules, document_ids)
+        blocks = list(_blocks(q, k, rules, document_ids, query_positions))
+        out_BHTK, lse_BHT = _forward(blocks, q, k, v, scale)
         if sink is not None:
             total_BHT = torch.logaddexp(lse_BHT, sink.to(lse_BHT.dtype)[None, :, None])
             out_BHTK = (out_BHTK * (lse_BHT - total_BHT).exp_()[..., None]).to(q.dtype)
             lse_BHT = total_BHT
-        ctx.save_for_backward(q, k, v, sink, document_ids, out_BHTK, lse_BHT)
+        ctx.save_for_backward(q, k, v, sink, document_ids, query_positions, out_BHTK, lse_BHT)
         ctx.scale, ctx.rules = scale, rules
         return out_BHTK.transpose(1, 2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, sink, document_ids, out_BHTK, lse_BHT = ctx.saved_tensors
+        q, k, v, sink, document_ids, query_positions, out_BHTK, lse_BHT = ctx.saved_tensors
         d_out_BHTK = d_out.transpose(1, 2)
-        blocks = list(_blocks(q, k, ctx.rules, document_ids))
+        blocks = list(_blocks(q, k, ctx.rules, document_ids, query_positions))
         d_q, d_k, d_v = _backward_blocks(blocks, q, k, v, d_out_BHTK, out_BHTK, lse_BHT, ctx.scale)
         d_sink = None
         if sink is not None and ctx.needs_input_grad[3]:
             dot_BHT = (d_out_BHTK * out_BHTK).sum(-1, dtype=lse_BHT.dtype)
             share_BHT = (sink.to(lse_BHT.dtype)[None, :, None] - lse_BHT).exp_()
             d_sink = -(share_BHT * dot_BHT).sum((0, 2)).to(sink.dtype)
-        return d_q, d_k, d_v, d_sink, None, None, None
+        return d_q, d_k, d_v, d_sink, None, None, None, None
 
 
 def _backward_blocks(

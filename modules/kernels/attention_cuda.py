@@ -14,18 +14,25 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gridlaw.modules.kernels.attention_rules import Visibility, position_in_document
+from gridlaw.modules.kernels.attention_rules import Visibility, position_in_document, query_places
 from gridlaw.modules.kernels.dispatch import missing_package
 
 flash_unavailable = missing_package("flash_attn.flash_attn_interface")
 
 
 def flash_unsupported(
-    *, cached: bool = False, documents: bool = False, first_tokens: bool = False, half: bool = True
+    *,
+    cached: bool = False,
+    documents: bool = False,
+    first_tokens: bool = False,
+    half: bool = True,
+    positions: bool = False,
 ) -> str | None:
     """Why flash-attn cannot do a call: it takes half precision, and no masks but causal and window."""
     if documents:
         return "takes no document mask"
+    if positions:
+        return "takes no scattered queries"
     if first_tokens:
         return "takes no first tokens beside a window"
     return None if half else "takes float16 and bfloat16 only"
@@ -39,9 +46,11 @@ def flash_attention(
     rules: Visibility,
     sink: Tensor | None = None,
     document_ids: Tensor | None = None,
+    query_positions: Tensor | None = None,
 ) -> Tensor:
     """Outputs [B, T, H, K]; its causal mask is aligned at the end of the keys, as ours is."""
     assert document_ids is None, "the dispatch sends documents elsewhere"
+    assert query_positions is None, "the dispatch sends scattered queries elsewhere"
     head_dim = q.shape[-1]
     if head_dim % 8:
         q, k, v = (F.pad(x, (0, 8 - head_dim % 8)) for x in (q, k, v))
@@ -108,21 +117,22 @@ def flex(
     rules: Visibility,
     sink: Tensor | None = None,
     document_ids: Tensor | None = None,
+    query_positions: Tensor | None = None,
 ) -> Tensor:
     """Outputs [B, T, H, K]; blocks that no query sees are skipped, so a window costs linear time."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    offset = k.shape[1] - q.shape[1]
+    places = query_places(q, k) if query_positions is None else query_positions
     position = None if document_ids is None else position_in_document(document_ids)
 
     def visible(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        distance = query + offset - key
+        distance = places[query] - key
         seen = distance >= 0
         if rules.window is not None:
             first = key if position is None else position[b, key]
             seen = seen & ((distance < rules.window) | (first < rules.first_tokens))
         if document_ids is not None:
-            seen = seen & (document_ids[b, query + offset] == document_ids[b, key])
+            seen = seen & (document_ids[b, places[query]] == document_ids[b, key])
         return seen
 
     batch = None if document_ids is None else q.shape[0]

@@ -16,25 +16,16 @@ class Visibility:
     first_tokens: int = 0
 
 
-def visible_mask(
-    rules: Visibility,
-    num_queries: int,
-    num_keys: int,
-    document_ids: Tensor | None = None,
-    *,
-    query_range: tuple[int, int] | None = None,
-    key_positions: Tensor | None = None,
-    device: torch.device | None = None,
-) -> Tensor:
-    """True where query t sees key s: [T, S], or [B, 1, T, S] with document_ids [B, num_keys].
+def query_places(q: Tensor, k: Tensor) -> Tensor:
+    """Where the queries stand among the keys when they are the last ones, [T]; q [B, T, ...], k [B, S, ...]."""
+    return torch.arange(k.shape[1] - q.shape[1], k.shape[1], device=q.device)
 
-    Queries are the last num_queries of the num_keys positions. query_range cuts out some of them (counted from the
-    first query); key_positions, [S], picks keys.
+
+def visible_mask(rules: Visibility, queries_T: Tensor, keys_S: Tensor, document_ids: Tensor | None = None) -> Tensor:
+    """True where query t sees key s: [T, S], or [B, 1, T, S] with document_ids.
+
+    queries_T, keys_S: their places in the sequence. document_ids: [B, whole sequence].
     """
-    start, stop = query_range or (0, num_queries)
-    offset = num_keys - num_queries
-    queries_T = torch.arange(offset + start, offset + stop, device=device)
-    keys_S = torch.arange(num_keys, device=device) if key_positions is None else key_positions
     distance_TS = queries_T[:, None] - keys_S[None, :]
     causal_TS = distance_TS >= 0
     if document_ids is None:

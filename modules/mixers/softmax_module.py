@@ -18,7 +18,7 @@ from gridlaw.modules.scale import Scale
 
 
 class SoftmaxMixer(Mixer):
-    """Projections of grouped-query attention; a subclass says which keys are seen (`attend`) and kept (`init_state`)."""
+    """Projections of grouped-query attention; a subclass says which keys are seen and which are kept."""
 
     spec: SoftmaxSpec
 
@@ -48,7 +48,8 @@ class SoftmaxMixer(Mixer):
         weight = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
         qkv = F.linear(x_BTD, weight).unflatten(-1, (-1, self.head_dim))
         if self.spec.uses_rope:
-            assert ctx.cos_TK is not None and ctx.sin_TK is not None, "the model made no rotary tables"
+            assert ctx.cos_TK is not None, "the model made no rotary tables"
+            assert ctx.sin_TK is not None, "the model made no rotary tables"
             qk = rotate(qkv[:, :, : self.num_heads + self.num_kv_heads], ctx.cos_TK, ctx.sin_TK)
         else:
             qk = qkv[:, :, : self.num_heads + self.num_kv_heads]
@@ -110,22 +111,24 @@ class WindowCache:
         put in order, and at each other.
         """
         if k.shape[1] == 1:
-            self._write(k, v)
+            self.write(k, v)
             filled = min(self.length, self.window)
             return attention(q, self.k[:, :filled], self.v[:, :filled], scale=scale, sink=sink)
-        past_k, past_v = self._in_order()
+        past_k, past_v = self.in_order()
         all_k, all_v = torch.cat([past_k, k.to(past_k.dtype)], 1), torch.cat([past_v, v.to(past_v.dtype)], 1)
         out = attention(q, all_k, all_v, window=self.window, scale=scale, sink=sink)
-        self._write(k, v)
+        self.write(k, v)
         return out
 
-    def _in_order(self) -> tuple[Tensor, Tensor]:
+    def in_order(self) -> tuple[Tensor, Tensor]:
+        """What is kept, oldest first, [B, min(length, window), G, K] each."""
         if self.length < self.window:
             return self.k[:, : self.length], self.v[:, : self.length]
         oldest = self.length % self.window
         return torch.roll(self.k, -oldest, 1), torch.roll(self.v, -oldest, 1)
 
-    def _write(self, k: Tensor, v: Tensor) -> None:
+    def write(self, k: Tensor, v: Tensor) -> None:
+        """Keep T further tokens, [B, T, G, K] each, in place of the oldest."""
         num_new = k.shape[1]
         keep = min(num_new, self.window)
         start = self.length + num_new - keep
