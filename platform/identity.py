@@ -83,7 +83,7 @@ def without_legacy(identity: Mapping[str, Any], legacy: Mapping[str, Any] = LEGA
     """A copy of ``identity`` in plain values without the fields that have their legacy values."""
     result: dict[str, Any] = _plain(identity, "")
     by_kind: dict[str, list[tuple[list[str], str]]] = {}
-    for dotted, value in reversed(legacy.items()):
+    for dotted, value in reversed(list(legacy.items())):
         kind, _, path = dotted.partition(".")
         assert path, f"a legacy value needs KIND.path.to.field, not {dotted!r}"
         by_kind.setdefault(kind, []).append((path.split("."), canonical_json(value)))

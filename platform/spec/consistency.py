@@ -181,6 +181,7 @@ def _points(spec: GridSpec) -> Iterator[Problem]:
         yield Problem((), seen=Shown(f"a grid of {total} points"), allowed=f"at most {MAX_POINTS} points")
         return
     yield from _one_meaning(spec)
+    yield from _variants_of_themselves(spec)
     first: dict[str, Path] = {}
     for (path, _), block in zip(sections, blocks, strict=True):
         again = [point.name for point in block.points() if point.name in first]
@@ -219,6 +220,21 @@ def _one_meaning(spec: GridSpec) -> Iterator[Problem]:
                         allowed=f"one meaning for the {kind} {entry.name}",
                         hint="Another block defines it otherwise: give one of them another name",
                     )
+
+
+def _variants_of_themselves(spec: GridSpec) -> Iterator[Problem]:
+    """``of:`` that leads back to where it started."""
+    entries = spec.architectures_by_name()
+    for path, section in _sections(spec):
+        for index, entry in enumerate(section.architectures or ()):
+            base = spec.lineage(entry.name)[0]
+            if base.of is not None and base.of in entries:
+                yield Problem(
+                    (*path, "architectures", index, "of"),
+                    seen=entry.of,
+                    allowed="an architecture that is no variant of this one",
+                    hint=f"{base.of} leads back to itself: give one of them a pattern",
+                )
 
 
 def _overrides(spec: GridSpec) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr
 
-from gridlaw.platform.spec.blocks import Block, BlockSection, PointId
+from gridlaw.platform.spec.blocks import ArchitectureSection, Block, BlockSection, PointId
 from gridlaw.platform.spec.forms import Items, Name, Settings, SomeItems
 from gridlaw.platform.spec.sections import (
     DataSection,
@@ -91,16 +91,34 @@ class GridSpec(BlockSection):
             seed=point.seed if reference.seed is None else reference.seed,
         )
 
-    def architecture(self, name: str, stage: str | None = None) -> Any:
-        """The section of an architecture: ``declared`` for the catalog, ``training`` for ``training_for``."""
-        return next(each for block in self._blocks_of(stage) for each in block.architectures if each.name == name)
+    def architecture_for(self, name: str) -> str | dict[str, Any]:
+        """What the catalog resolves for an architecture of this grid: a name, or a mapping without ``training``.
 
-    def scale(self, name: str, stage: str | None = None) -> Any:
-        """The section of a scale: ``declared`` for the catalog."""
-        return next(each for block in self._blocks_of(stage) for each in block.scales if each.name == name)
+        Where ``of`` names another entry of this file, that entry's mapping stands in its place.
+        """
+        base, *variants = self.lineage(name)
+        declared = base.declared
+        for variant in variants:
+            own = variant.declared
+            assert isinstance(own, dict), "a variant has its of"
+            declared = {**own, "of": declared}
+        return declared
 
-    def _blocks_of(self, stage: str | None) -> list[Block]:
-        return [block for block in self.blocks() if block.stage == stage]
+    def lineage(self, name: str) -> list[ArchitectureSection]:
+        """The entry of that name and those it is a variant of, as far as this file defines them, the base first."""
+        entries = self.architectures_by_name()
+        found = [entries[name]]
+        while (base := entries.get(found[-1].of or "")) is not None and base not in found:
+            found.append(base)
+        return found[::-1]
+
+    def architectures_by_name(self) -> dict[str, ArchitectureSection]:
+        """Every architecture of the grid; a name means the same in all blocks and stages."""
+        return {each.name: each for block in self.blocks() for each in block.architectures}
+
+    def scale_for(self, name: str) -> str | dict[str, Any]:
+        """What the catalog resolves for a scale of this grid: a name or a mapping."""
+        return next(each.declared for block in self.blocks() for each in block.scales if each.name == name)
 
     def training_for(self, architecture: str | None = None, stage: str | None = None) -> dict[str, Any]:
         """The ``training:`` of an architecture at a stage: the grid's, the stage's, the architecture's; the last wins.
@@ -110,7 +128,8 @@ class GridSpec(BlockSection):
         section = self.stage(stage)
         settings = merged(self.training.given(), section.training if section else None)
         if architecture is not None:
-            settings = merged(settings, self.architecture(architecture, stage).training)
+            for entry in self.lineage(architecture):
+                settings = merged(settings, entry.training)
         return settings
 
     def data_for(self, stage: str | None = None) -> dict[str, Any]:

@@ -23,10 +23,13 @@ SUFFIXES = (".yaml", ".yml")
 def load_grid(path_or_shipped_name: str | Path, *, shipped_folder: Path) -> GridSpec:
     """The grid of a file, or of ``shipped_folder/NAME.yaml`` for a name without folder and suffix.
 
-    BadInput for what is no file, no UTF-8, no YAML, or no grid.
+    Relative paths in a file start at its folder, those in a shipped grid at the working directory. BadInput for what is
+    no file, no UTF-8, no YAML, or no grid.
     """
     path = find_grid(path_or_shipped_name, shipped_folder=shipped_folder)
-    return parse_grid(_read_text(path), source=_short(path), base_folder=path.parent)
+    is_shipped = path.parent == shipped_folder.resolve()
+    base_folder = Path.cwd() if is_shipped else path.parent
+    return parse_grid(_read_text(path), source=_short(path), base_folder=base_folder)
 
 
 def shipped_grids(shipped_folder: Path) -> list[str]:

@@ -52,14 +52,19 @@ class Budget:
 
     @property
     def label(self) -> str:
-        """The budget's part of a point's name, the same however it was written: ``5N``, ``0.5N``, ``500M``, ``2B``."""
+        """The budget's part of a point's name, the same however it was written: ``5N``, ``0.5N``, ``500M``, ``2B``.
+
+        Of the exact ways to write tokens the shortest, with the largest unit.
+        """
         if self.multiple is not None:
             return f"{_decimal(self.multiple)}N"
         assert self.tokens is not None
-        for unit, size in reversed(TOKEN_UNITS.items()):
-            if self.tokens >= size and self.tokens * 1000 % size == 0:
-                return f"{_decimal(Fraction(self.tokens, size))}{unit}"
-        return str(self.tokens)
+        with_unit = (
+            f"{_decimal(Fraction(self.tokens, size))}{unit}"
+            for unit, size in reversed(TOKEN_UNITS.items())
+            if self.tokens >= size
+        )
+        return min((*with_unit, str(self.tokens)), key=len)
 
     def num_tokens(self, num_params: int) -> int:
         """D in tokens before rounding to optimizer steps, at ``num_params`` = N; fractions of a token round up."""
