@@ -39,9 +39,7 @@ def gated_delta_rule(
     return torch.stack(outputs, 1).to(q.dtype), state
 
 
-def gated_delta_step(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+def gated_delta_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """One position: q [B, H, K] with its scale, k [B, G, K], v [B, G, V], g and beta [B, G], state [B, G, K, V].
 
     Every product that touches the state is a matrix product, so that a FLOP counter sees the count that

@@ -163,9 +163,9 @@ def _backward(ctx: Any, d_o: Tensor | None, d_state: Tensor | None) -> tuple[Ten
     pairs = None if ctx.fixed else d_scores * scores
     d_scores = d_scores.mul_(decay.between).flatten(0, 2)
     d_q = torch.bmm(d_scores, k_m).view_as(q_c).addcmul_(d_q_start, decay.from_start[..., None]).mul_(ctx.scale)
-    d_k = torch.baddbmm(
-        d_k_end.mul(decay.to_end[..., None]).flatten(0, 2), d_scores.mT, q_m, alpha=ctx.scale
-    ).view_as(k_c)
+    d_k = torch.baddbmm(d_k_end.mul(decay.to_end[..., None]).flatten(0, 2), d_scores.mT, q_m, alpha=ctx.scale).view_as(
+        k_c
+    )
 
     d_g = None
     if pairs is not None:
