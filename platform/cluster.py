@@ -210,10 +210,9 @@ def _start_embedded(
 
     try:
         # Ray's worker processes inherit this environment; a runtime_env would cost each new worker a round trip.
-        with _environment(environment):
+        with _environment(environment), _loopback():
             ray.init(
                 address="local",
-                _node_ip_address="127.0.0.1",
                 num_cpus=num_local_cpus() if num_cpus is None else num_cpus,
                 num_gpus=num_local_gpus() if num_gpus is None else num_gpus,
                 include_dashboard=dashboard,
@@ -318,6 +317,23 @@ def _is_custom(name: str) -> bool:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+@contextmanager
+def _loopback() -> Iterator[None]:
+    """Make an embedded Ray bind and advertise 127.0.0.1 only.
+
+    Ray does so by itself on systems where it runs no clusters, and has no public switch for it: a loopback address given
+    as ``_node_ip_address`` is turned back into the host's. A test looks at the sockets.
+    """
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextmanager
