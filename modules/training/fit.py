@@ -202,7 +202,7 @@ class _Run:
         job = self.job
         with _surroundings(job):
             start_step = 0 if start is None else checkpoint_files.step_of(start) or 0
-            model, new, dropped = build.model(job, load_weights=start is None)
+            model, new, dropped = build.model(job, begins=start is None)
             module = LanguageModelModule(
                 model,
                 settings=self.settings,
@@ -335,7 +335,7 @@ def _surroundings(job: FitJob) -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = False
         for logger in quiet:
             logger.setLevel(logging.WARNING)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.filterwarnings("ignore", module="lightning")
             yield
     finally:

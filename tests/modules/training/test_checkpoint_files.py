@@ -109,7 +109,8 @@ from gridlaw.modules.training.checkpoint_files import checkpoint_name
 from gridlaw.modules.training.checkpoint_io import WholeFileIO
 folder = Path(sys.argv[1])
 for step in range(1, 10**6):
-    WholeFileIO().save_checkpoint({"global_step": step, "w": torch.full((200_000,), step)}, folder / checkpoint_name(step % 3))
+    content = {"global_step": step, "w": torch.full((200_000,), step)}
+    WholeFileIO().save_checkpoint(content, folder / checkpoint_name(step % 3))
     print(step, flush=True)
 """
 

@@ -1,0 +1,101 @@
+"""Who is in which group, and that the one object does what torch's two optimizers do."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from gridlaw.modules.catalog import model_config, resolve_architecture, resolve_scale
+from gridlaw.modules.models.decoder import DecoderLM
+from gridlaw.modules.training.optimizer import build_optimizer, hidden_matrices, parameter_groups, set_rate
+from gridlaw.modules.training.settings import OptimizerSettings
+
+ATTENTION = ("mixer.q_proj", "mixer.k_proj", "mixer.v_proj", "mixer.o_proj")
+FFN = ("ffn.gate_proj", "ffn.up_proj", "ffn.down_proj")
+# Per mixer: its matrices that Muon takes, and its other parameters.
+MIXERS = {
+    "full": (ATTENTION, ("mixer.sink",)),
+    "swa-128": (ATTENTION, ("mixer.sink",)),
+}
+
+
+def build(architecture: str, scale: str = "n1") -> DecoderLM:
+    config = model_config(resolve_architecture(architecture), resolve_scale(scale), vocab_size=257, context=64)
+    return DecoderLM(config).initialise(0)
+
+
+@pytest.mark.parametrize("architecture", list(MIXERS))
+def test_every_parameter_of_an_architecture_is_in_the_listed_group(architecture: str):
+    muon, adamw_decay, adamw_no_decay = set(), {"embedding.weight", "head.weight"}, {"final_norm.weight"}
+    for index, mixer in enumerate(architecture_layers(architecture)):
+        matrices, others = MIXERS[mixer]
+        prefix = f"layers.{index}."
+        muon |= {f"{prefix}{name}.weight" for name in (*matrices, *FFN)}
+        adamw_no_decay |= {f"{prefix}mixer_norm.weight", f"{prefix}ffn_norm.weight"}
+        adamw_no_decay |= {f"{prefix}{name}" for name in others}
+    groups = {name: set(members) for name, members in parameter_groups(build(architecture), "muon").items()}
+    assert groups == {"muon": muon, "adamw_decay": adamw_decay, "adamw_no_decay": adamw_no_decay}
+    alone = {name: set(members) for name, members in parameter_groups(build(architecture), "adamw").items()}
+    assert alone == {"muon": set(), "adamw_decay": adamw_decay | muon, "adamw_no_decay": adamw_no_decay}
+
+
+def architecture_layers(architecture: str) -> list[str]:
+    return {"full": ["full", "full"], "swa-128": ["swa-128", "full"]}[architecture]
+
+
+def test_no_matrix_of_muon_is_a_vector_or_outside_the_layers():
+    model = build("swa-128")
+    parameters = dict(model.named_parameters())
+    for name in hidden_matrices(model):
+        assert parameters[name].ndim == 2
+        assert name.startswith("layers.")
+
+
+def quadratic_loss(model: DecoderLM, step: int) -> torch.Tensor:
+    tokens = torch.randint(257, (2, 16), generator=torch.Generator().manual_seed(step))
+    return model(tokens).square().mean()
+
+
+def test_the_one_optimizer_does_what_torchs_two_do_also_after_loading_its_state():
+    settings = OptimizerSettings(name="muon", lr=0.01, adamw_lr=0.003, weight_decay=0.2)
+    one, two = build("full"), build("full")
+    combined = build_optimizer(one, settings)
+    groups, parameters = parameter_groups(two, "muon"), dict(two.named_parameters())
+    muon = torch.optim.Muon(
+        [parameters[name] for name in groups["muon"]], lr=0.01, weight_decay=0.2, adjust_lr_fn="match_rms_adamw"
+    )
+    adamw = torch.optim.AdamW(
+        [
+            {"params": [parameters[name] for name in groups["adamw_decay"]], "weight_decay": 0.2},
+            {"params": [parameters[name] for name in groups["adamw_no_decay"]], "weight_decay": 0.0},
+        ],
+        lr=0.003,
+        betas=(0.9, 0.95),
+    )
+    for step in range(6):
+        if step == 3:
+            one = copy.deepcopy(one)
+            state = combined.state_dict()
+            combined = build_optimizer(one, settings)
+            combined.load_state_dict(state)
+        for model, optimizers in ((one, (combined,)), (two, (muon, adamw))):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            quadratic_loss(model, step).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    for name, parameter in one.named_parameters():
+        assert torch.equal(parameter, parameters[name]), name
+
+
+def test_rates_come_from_the_settings_and_not_from_the_loaded_groups():
+    model = build("full")
+    optimizer = build_optimizer(model, OptimizerSettings(name="muon", lr=0.01, adamw_lr=0.004))
+    for group in optimizer.param_groups:
+        group["lr"], group["weight_decay"] = 77.0, 77.0
+    rate = set_rate(optimizer, OptimizerSettings(name="muon", lr=0.01, adamw_lr=0.004, weight_decay=0.3), 0.5)
+    seen = {group["group_name"]: (group["lr"], group["weight_decay"]) for group in optimizer.param_groups}
+    assert rate == 0.005
+    assert seen == {"muon": (0.005, 0.3), "adamw_decay": (0.002, 0.3), "adamw_no_decay": (0.002, 0.0)}
