@@ -323,8 +323,8 @@ def _first_line(error: BaseException) -> str:
 def _loopback() -> Iterator[None]:
     """Make an embedded Ray bind and advertise 127.0.0.1 only.
 
-    Ray does so by itself on systems where it runs no clusters, and has no public switch for it: a loopback address given
-    as ``_node_ip_address`` is turned back into the host's. A test looks at the sockets.
+    Ray does so by itself on systems where it runs no clusters, and has no public switch for it: a loopback address
+    given as ``_node_ip_address`` is turned back into the host's. A test looks at the sockets.
     """
     from ray._private import ray_constants
 

@@ -52,10 +52,12 @@ class LocalStore:
 
     def __init__(self, root: str | Path, *, create: bool = True) -> None:
         self.root = Path(root).expanduser().absolute()
+        self._was_there = create
         if create:
             with self._explained("make", self.root):
                 self.root.mkdir(parents=True, exist_ok=True)
             self.check_writable()
+        self._was_there = self.root.is_dir()
 
     @property
     def address(self) -> str:
@@ -250,7 +252,8 @@ class LocalStore:
         try:
             yield
         except FileNotFoundError:
-            self._require_root()
+            if self._was_there:
+                self._require_root()
             raise
         except OSError as error:
             raise explain(error, f"cannot {verb} {path}") from error

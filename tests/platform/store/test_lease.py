@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gridlaw.platform.errors import InUse, Surroundings
+from gridlaw.platform.store.lease import Lease, Owner, lease_name, look
+from gridlaw.platform.store.local import LocalStore
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+HOLDER = """if True:
+    import sys
+    from dataclasses import replace
+    from gridlaw.platform.store.lease import Lease, Owner
+    from gridlaw.platform.store.local import LocalStore
+    owner = Owner.this_process("grid", job_id="job-7")
+    if sys.argv[2]:
+        owner = replace(owner, host=sys.argv[2], machine=sys.argv[2])
+    times = dict(heartbeat_seconds=0.1, stale_after_seconds=float(sys.argv[3]))
+    lease = Lease.acquire(LocalStore(sys.argv[1]), "grid", owner=owner, **times)
+    print("held", flush=True)
+    lease.lost.wait(60)
+    print(lease.lost_reason, flush=True)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+def age(store: LocalStore, seconds: float) -> None:
+    os.utime(store.path(lease_name("grid")), (time.time() - seconds,) * 2)
+
+
+def fill(path: Path) -> None:
+    """Take every byte that is left on a disk."""
+    with open(path, "wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+
+
+def elsewhere(host: str = "node-b") -> Owner:
+    return replace(Owner.this_process("grid"), host=host, machine=f"{host} boot", pid=4242)
+
+
+def test_the_second_driver_is_told_where_the_first_runs(store: LocalStore, start: Start) -> None:
+    holder = start(HOLDER, store.root, "", 60)
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(InUse) as refused:
+        Lease.acquire(store, "grid")
+    for part in ("'grid'", f"pid {holder.pid}", f"on {socket.gethostname()}", "job job-7", "since 20", "another name"):
+        assert part in str(refused.value)
+    assert refused.value.exit_code == 2
+    with Lease.acquire(store, "another grid") as other:
+        assert not other.lost.is_set()
+
+
+def test_a_killed_driver_is_followed_at_once(store: LocalStore, start: Start) -> None:
+    holder = start(HOLDER, store.root, "", 60)
+    assert holder.stdout.readline() == "held\n"
+    holder.send_signal(signal.SIGKILL)  # not waited for: a zombie still has its pid
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            lease = Lease.acquire(store, "grid")
+            break
+        except InUse:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert look(store, "grid").owner == lease.owner
+    lease.release()
+    assert look(store, "grid") is None
+
+
+def test_a_pid_used_again_is_no_owner(store: LocalStore) -> None:
+    earlier = replace(Owner.this_process("grid"), process_start="1")
+    assert store.create(lease_name("grid"), earlier.encode())
+    with Lease.acquire(store, "grid") as lease:
+        assert look(store, "grid").owner == lease.owner
+
+
+def test_a_driver_on_another_host_is_waited_for(store: LocalStore) -> None:
+    assert store.create(lease_name("grid"), elsewhere().encode())
+    age(store, 55)
+    with pytest.raises(InUse, match="pid 4242 on node-b"):
+        Lease.acquire(store, "grid")
+    age(store, 61)
+    with Lease.acquire(store, "grid") as lease:
+        assert look(store, "grid").owner == lease.owner
+
+
+def test_a_driver_that_slept_finds_that_it_lost(store: LocalStore, start: Start) -> None:
+    holder = start(HOLDER, store.root, "node-b", 1)
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(InUse):
+        Lease.acquire(store, "grid", stale_after_seconds=1)
+    holder.send_signal(signal.SIGSTOP)
+    time.sleep(1.2)
+    with Lease.acquire(store, "grid", stale_after_seconds=1) as lease:
+        holder.send_signal(signal.SIGCONT)
+        assert f"taken over by pid {os.getpid()}" in holder.stdout.readline()
+        assert lease.renew(), "the loser's end must not take the winner's lease"
+
+
+def test_a_stale_lease_has_one_heir(store: LocalStore, start: Start) -> None:
+    source = """if True:
+        import sys
+        from gridlaw.platform.errors import InUse
+        from gridlaw.platform.store.lease import Lease
+        from gridlaw.platform.store.local import LocalStore
+        store = LocalStore(sys.argv[1])
+        print("ready", flush=True)
+        sys.stdin.readline()
+        try:
+            lease = Lease.acquire(store, "grid")
+            print("won", flush=True)
+        except InUse:
+            print("refused", flush=True)
+        sys.stdin.readline()
+    """
+    store.create(lease_name("grid"), elsewhere().encode())
+    age(store, 100)
+    heirs = [start(source, store.root) for _ in range(5)]
+    for heir in heirs:
+        assert heir.stdout.readline() == "ready\n"
+    for heir in heirs:
+        heir.stdin.write("\n")
+        heir.stdin.flush()
+    assert sorted(heir.stdout.readline() for heir in heirs) == ["refused\n"] * 4 + ["won\n"]
+
+
+def test_a_lease_taken_away_is_lost_once(store: LocalStore) -> None:
+    reasons: list[str] = []
+    lease = Lease.acquire(store, "grid", heartbeat_seconds=0.05, on_lost=reasons.append)
+    store.write_bytes(lease_name("grid"), elsewhere().encode())
+    assert lease.lost.wait(10)
+    with pytest.raises(Surroundings, match="taken over by pid 4242 on node-b"):
+        lease.check()
+    lease.release()
+    assert len(reasons) == 1
+    assert look(store, "grid").owner.host == "node-b", "release leaves another driver's lease alone"
+
+
+def test_a_lease_removed_is_lost(store: LocalStore) -> None:
+    lease = Lease.acquire(store, "grid", heartbeat_seconds=1000)
+    lease.check()
+    store.delete(lease_name("grid"))
+    assert not lease.renew()
+    assert "removed" in lease.lost_reason
+
+
+def test_an_owner_that_cannot_renew_gives_up_when_others_may_follow(store: LocalStore) -> None:
+    now = [0.0]
+    lease = Lease.acquire(store, "grid", heartbeat_seconds=1000, clock=lambda: now[0])
+    shutil.rmtree(store.root)
+    now[0] = 59.0
+    assert lease.renew()
+    lease.check()
+    now[0] = 61.0
+    assert not lease.renew()
+    with pytest.raises(Surroundings, match=r"could not be renewed for 60 s.*is gone"):
+        lease.check()
+
+
+def test_a_full_disk_does_not_cost_the_lease(small_disk: Path) -> None:
+    store = LocalStore(small_disk / "store")
+    lease = Lease.acquire(store, "grid", heartbeat_seconds=1000)
+    store.write_bytes("filler", b"x" * 1_000_000)
+    with pytest.raises(Surroundings, match="full"):
+        store.write_bytes("more", b"x" * 2_000_000)
+    fill(small_disk / "rest")
+    age(store, 50)
+    assert lease.renew()
+    assert look(store, "grid").age_seconds < 10
+    lease.release()
+
+
+def test_an_unreadable_lease_is_respected_until_it_is_old(store: LocalStore) -> None:
+    store.write_bytes(lease_name("grid"), b'{"version": 9}')
+    with pytest.raises(InUse, match="cannot read"):
+        Lease.acquire(store, "grid")
+    age(store, 61)
+    Lease.acquire(store, "grid").release()
