@@ -12,10 +12,14 @@ NO_COLOR is respected; terminals without UTF-8 get ASCII.
 from __future__ import annotations
 
 import os
+import re
+import signal
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TextIO
@@ -33,7 +37,7 @@ STATES = ("running", "waiting", "done", "failed", "diverged", "blocked", "stoppe
 BAD_STATES = ("failed", "diverged", "blocked")
 _STYLES = {"running": "cyan", "done": "green", "failed": "bold red", "diverged": "bold red", "blocked": "yellow"}
 # name, from which terminal width on it is shown
-_COLUMNS = (("name", 0), ("state", 64), ("step", 0), ("tokens/s", 80), ("loss", 48), ("left", 0), ("node", 100))
+_COLUMNS = (("name", 0), ("state", 64), ("step", 0), ("tokens/s", 80), ("loss", 48), ("left", 34), ("node", 100))
 _MOST_FAILURES = 4
 
 
@@ -67,6 +71,13 @@ class LiveRow:
         return min(self.step / self.total_steps, 1.0) if self.total_steps > 0 else 0.0
 
 
+class _Console(Console):
+    """rich's console ends the program when its pipe breaks; a grid goes on without anyone watching."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError("the terminal is gone")
+
+
 class LiveTable:
     """Use as a context manager, feed with ``update``.
 
@@ -92,12 +103,13 @@ class LiveTable:
         self._rows: dict[tuple[str, str], LiveRow] = {}
         self._started = self._last_said = clock()
         self._seconds_left: float | None = None
+        self._first: tuple[float, float] | None = None  # progress and time at the first update: what was done before
         self._gone = False
         self._live: Live | None = None
         encoding = getattr(self._file, "encoding", None) or "utf-8"
         self._ascii = not encoding.lower().replace("-", "").startswith("utf")
         if self._is_live:
-            self._console = Console(file=self._file, highlight=False)
+            self._console = _Console(file=self._file, highlight=False)
 
     def __enter__(self) -> Self:
         self._started = self._last_said = self._clock()
@@ -173,17 +185,23 @@ class LiveTable:
         return grid
 
     def _table(self, rows: Sequence[LiveRow], width: int) -> Table:
+        """Figures keep their width; names take what is left and are cut."""
         several = len({row.node for row in rows if row.node}) > 1
         shown = [name for name, least in _COLUMNS if width >= least and (name != "node" or several)]
-        table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
+        cells = {name: [self._cell(row, name) for row in rows] for name in shown}
+        widths = {name: max(len(name) * (name != "name"), *map(len, cells[name])) for name in shown}
+        room = width - sum(widths[name] + 2 for name in shown if name != "name")
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
         for name in shown:
-            left = name in ("name", "state", "node")
             table.add_column(
-                "" if name == "name" else name, justify="left" if left else "right", no_wrap=True,
-                overflow="ellipsis" if not self._ascii else "crop", ratio=None, min_width=8 if name == "name" else None,
-            )  # fmt: skip
-        for row in rows:
-            table.add_row(*(self._cell(row, name) for name in shown))
+                "" if name == "name" else name,
+                justify="left" if name in ("name", "state", "node") else "right",
+                no_wrap=True,
+                overflow="crop" if self._ascii else "ellipsis",
+                width=max(min(widths[name], room), 4) if name == "name" else widths[name],
+            )
+        for row in zip(*cells.values(), strict=True):
+            table.add_row(*row)
         return table
 
     def _cell(self, row: LiveRow, column: str) -> Text:
@@ -253,7 +271,7 @@ class LiveTable:
     def _estimate(self) -> float | None:
         """Seconds left at the pace since the first update; None while too little is known."""
         fraction, elapsed = self._fraction(), self._elapsed()
-        if not hasattr(self, "_first"):
+        if self._first is None:
             self._first = (fraction, elapsed)
         gained = fraction - self._first[0]
         if gained < 0.02 or fraction >= 1.0:
@@ -262,7 +280,8 @@ class LiveTable:
 
     def _clean(self, text: str) -> str:
         """One line without control characters (a reason may hold a whole traceback), in ASCII where needed."""
-        flat = " ".join("".join(c if c.isprintable() else " " for c in text).split(" ")) if text else ""
+        plain = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text)
+        flat = "".join(c if c.isprintable() else " " for c in plain)
         return to_ascii(flat) if self._ascii else flat
 
     def _safely(self, action: Callable[[], object]) -> None:
@@ -270,11 +289,28 @@ class LiveTable:
         if self._gone:
             return
         try:
-            action()
+            with _uninterrupted():
+                action()
         except (OSError, ValueError) as error:  # ValueError: the file was closed
             if isinstance(error, ValueError) and "closed file" not in str(error):
                 raise
             self._gone = True
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Holds Ctrl-C back while a frame is written: half a frame would leave the next redraw on wrong lines."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        if held:
+            signal.raise_signal(signal.SIGINT)
 
 
 def wants_table(file: TextIO, environment: Mapping[str, str]) -> bool:
