@@ -1,8 +1,9 @@
 """How often intervals hold the truth, measured on synthetic tables: ``python -m gridlaw.pipelines.laws.coverage``.
 
-A design says where points lie, which law is true and how noisy the points are. Many tables are drawn from it, each is fitted,
-and every method's intervals are held against the truth: the exponents, the law at a target outside the table ("curve"), and a
-new measurement there ("new"). The figures in docs/laws.md come from this module; nothing is tuned to them.
+A design says where points lie, which law is true and how noisy the points are. Many tables are drawn from it, each is
+fitted, and every method's intervals are held against the truth: the exponents, the law at a target outside the table
+("curve"), and a new measurement there ("new"). The figures in docs/laws.md come from this module; nothing is tuned to
+them.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from gridlaw.pipelines.laws.intervals import (
     MIN_USABLE,
     draw_tables,
     percentile_interval,
-    profile_exponent,
     refit,
 )
 from gridlaw.pipelines.laws.points import check_points
 from gridlaw.pipelines.laws.problem import Problem, best_fits, make_problem
+from gridlaw.pipelines.laws.profile import profile_exponent
 
 PROFILE = "profile"
 TABLES_AT_ONCE = 20
@@ -50,7 +51,9 @@ class CoverageDesign:
         return n, n * np.tile(np.array(self.budgets), len(self.scales))
 
     def noise(self, rng: np.random.Generator) -> Array:
-        """Log residuals of one table: a part common to each trunk (one trunk per scale) and a part of each point's own."""
+        """Log residuals of one table: a part common to each trunk (one trunk per scale) and a part of each point's
+        own.
+        """
         common = np.repeat(rng.standard_normal(len(self.scales)), len(self.budgets))
         own = rng.standard_normal(len(common))
         return self.noise_sd * (np.sqrt(self.trunk_correlation) * common + np.sqrt(1 - self.trunk_correlation) * own)
@@ -79,7 +82,8 @@ def measure(
     level: float = 0.9,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Coverage per method and quantity: columns method, quantity, coverage, error (standard error), width (median), tables.
+    """Coverage per method and quantity: columns method, quantity, coverage, error (standard error), width (median),
+    tables.
 
     Every method sees the same tables. A table on which a method gives no interval counts as not covered.
     """
@@ -101,7 +105,9 @@ def measure(
 
 
 class _Cases:
-    """Synthetic tables of one design with their fits; tables share N and D, so their resamples are refitted together."""
+    """Synthetic tables of one design with their fits; tables share N and D, so their resamples are refitted
+    together.
+    """
 
     def __init__(self, design: CoverageDesign, *, num_tables: int, seed: int) -> None:
         rng = np.random.default_rng(seed)

@@ -57,6 +57,7 @@ class LawFit:
     parameters: dict[str, float]
     loss: str
     delta: float
+    bounds: dict[str, tuple[float | None, float | None]]
     objective: float
     r2: float
     rmse: float
@@ -69,6 +70,7 @@ class LawFit:
     num_groups: int
     residual_sd: float
     trunk_correlation: float | None
+    trunk_dof: float
     interval_method: str
     level: float
     intervals: dict[str, tuple[float, float]]
@@ -138,6 +140,7 @@ class LawFit:
         plain = {name: getattr(self, name) for name in _PLAIN_FIELDS}
         plain["at_bounds"] = list(self.at_bounds)
         plain["intervals"] = {name: list(pair) for name, pair in self.intervals.items()}
+        plain["bounds"] = {name: list(pair) for name, pair in self.bounds.items()}
         plain["points"] = self.points.to_dict()
         plain["draws"] = self.draws.tolist() if draws else []
         plain["draw_noise"] = self.draw_noise.tolist() if draws else []
@@ -148,6 +151,7 @@ class LawFit:
         plain = {name: raw[name] for name in _PLAIN_FIELDS}
         plain["at_bounds"] = tuple(raw["at_bounds"])
         plain["intervals"] = {name: (pair[0], pair[1]) for name, pair in raw["intervals"].items()}
+        plain["bounds"] = {name: (pair[0], pair[1]) for name, pair in raw["bounds"].items()}
         held = raw["points"]
         points = check_points(held["num_params"], held["num_tokens"], held["values"], held["groups"])
         size = get_form(raw["form"]).num_parameters
@@ -160,9 +164,9 @@ class LawFit:
 
 
 _PLAIN_FIELDS = (
-    "form", "parameters", "loss", "delta", "objective", "r2", "rmse", "mae", "converged", "num_starts", "agreeing_starts",
-    "at_bounds", "num_points", "num_groups", "residual_sd", "trunk_correlation", "interval_method", "level", "intervals",
-    "num_resamples", "num_degenerate", "verdict", "identified",
+    "form", "parameters", "loss", "delta", "bounds", "objective", "r2", "rmse", "mae", "converged", "num_starts",
+    "agreeing_starts", "at_bounds", "num_points", "num_groups", "residual_sd", "trunk_correlation", "trunk_dof",
+    "interval_method", "level", "intervals", "num_resamples", "num_degenerate", "verdict", "identified",
 )  # fmt: skip
 
 
@@ -232,6 +236,12 @@ def fit_law(
     return replace(law, verdict=verdict, identified=identified)
 
 
+def law_problem(law: LawFit) -> tuple[Problem, Array]:
+    """The fitting problem behind a law and its optimum in that problem's centred parameters."""
+    problem = make_problem(law.points, get_form(law.form), loss=law.loss, delta=law.delta, bounds=law.bounds)
+    return problem, problem.design.from_natural(np.array(list(law.parameters.values())))
+
+
 def _assemble(problem: Problem, points: Points, theta_K: Array, *, loss: str, delta: float, level: float) -> LawFit:
     form = problem.form
     natural_K = problem.design.to_natural(theta_K)
@@ -240,9 +250,10 @@ def _assemble(problem: Problem, points: Points, theta_K: Array, *, loss: str, de
     noise = intervals_module.estimate_noise(problem, theta_K)
     return LawFit(
         form=form.name, parameters={k: float(v) for k, v in zip(form.parameters, natural_K, strict=True)},
-        loss=loss, delta=delta, objective=float("nan"), r2=scores.r2, rmse=scores.rmse, mae=scores.mae,
+        loss=loss, delta=delta, bounds={}, objective=float("nan"), r2=scores.r2, rmse=scores.rmse, mae=scores.mae,
         converged=False, num_starts=0, agreeing_starts=0, at_bounds=problem.named_bounds(theta_K),
-        num_points=len(points), num_groups=len(set(points.groups)), residual_sd=noise.sd, trunk_correlation=noise.correlation,
-        interval_method="none", level=level, intervals={}, num_resamples=0, num_degenerate=0, verdict="", identified=False,
-        points=points, draws=np.empty((0, form.num_parameters)), draw_noise=np.empty(0),
+        num_points=len(points), num_groups=len(set(points.groups)), residual_sd=noise.sd,
+        trunk_correlation=noise.correlation, trunk_dof=noise.trunk_dof, interval_method="none", level=level,
+        intervals={}, num_resamples=0, num_degenerate=0, verdict="", identified=False, points=points,
+        draws=np.empty((0, form.num_parameters)), draw_noise=np.empty(0),
     )  # fmt: skip

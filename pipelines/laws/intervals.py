@@ -1,4 +1,4 @@
-"""Intervals of a law: resampling in batches, the noise and its correlation within trunks, and profile likelihood.
+"""Intervals of a law by resampling in batches, and the noise with its correlation within trunks.
 
 Methods of resampling
 - noise: new tables are drawn from the fitted law with independent normal noise of the estimated size and refitted.
@@ -8,25 +8,19 @@ Methods of resampling
 - trunks: whole trunks are drawn with replacement; honest about dependence, but with three or four trunks many draws are
   degenerate (one scale only, say). They are left out and counted.
 
-Profile likelihood (exponents only): an exponent is held at a value, the rest refitted, and values are kept while the
-objective stays below a threshold: the F test for least squares, its robust counterpart (Ronchetti 1982, "tau test")
-for Huber.
-
-Measured coverage of each: docs/laws.md; the default is the one nearest nominal there.
+Measured coverage of each: docs/laws.md; the default is the one nearest nominal there. Profile likelihood is in
+profile.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import special, stats
 
 from gridlaw.pipelines.laws.forms import Array
 from gridlaw.pipelines.laws.problem import Found, Problem, best_fits
-from gridlaw.pipelines.laws.solver import solve
 from gridlaw.platform.errors import BadInput
 
 if TYPE_CHECKING:
@@ -35,6 +29,8 @@ if TYPE_CHECKING:
 METHODS = ("noise", "noise-trunks", "points", "trunks")
 DEFAULT_METHOD = "noise"
 REFIT_STARTS = 3  # per resample, besides the full fit's optimum; doubtful ones get more (problem.RESCUE_STARTS)
+MIN_TRUNK_DOF = 0.9  # with less the fit absorbs what trunks have in common
+MAX_CORRELATION = 0.95
 MIN_USABLE = 20  # fewer usable resamples than this give no interval
 SPLIT = "split"  # name of the compute-optimal exponent beta / (alpha + beta) among the intervals
 
@@ -42,12 +38,14 @@ SPLIT = "split"  # name of the compute-optimal exponent beta / (alpha + beta) am
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Noise:
     """Size of the log residuals. sd: own and trunk parts together; plain_sd: as if independent (both NaN without
-    degrees of freedom); correlation: within a trunk, None if not estimable.
+    degrees of freedom); correlation: within a trunk, None if not estimable; trunk_dof: effective degrees of freedom
+    it rests on (Satterthwaite).
     """
 
     sd: float
     plain_sd: float
     correlation: float | None
+    trunk_dof: float
     dof: int
 
     @property
@@ -72,36 +70,40 @@ def estimate_noise(problem: Problem, theta_K: Array) -> Noise:
     num, size = jac_PK.shape
     dof = num - size
     if dof <= 0:
-        return Noise(sd=float("nan"), plain_sd=float("nan"), correlation=None, dof=0)
-    sum_squares = float(residual_P @ residual_P)
-    plain_sd = float(np.sqrt(sum_squares / dof))
-    plain = Noise(sd=plain_sd, plain_sd=plain_sd, correlation=None, dof=dof)
-    counts = np.bincount(problem.group_P)
-    if (counts >= 2).sum() < 2 or sum_squares == 0:
+        return Noise(sd=float("nan"), plain_sd=float("nan"), correlation=None, trunk_dof=0.0, dof=0)
+    plain_sd = float(np.sqrt(residual_P @ residual_P / dof))
+    plain = Noise(sd=plain_sd, plain_sd=plain_sd, correlation=None, trunk_dof=0.0, dof=dof)
+    if (np.bincount(problem.group_P) >= 2).sum() < 2 or plain_sd == 0:
         return plain
     basis, singular, _ = np.linalg.svd(jac_PK, full_matrices=False)
     basis = basis[:, singular > 1e-10 * singular[0]]
     keep_PP = np.eye(num) - basis @ basis.T
     same_PP = (problem.group_P[:, None] == problem.group_P[None]).astype(float)
     mixed_PP = keep_PP @ same_PP
-    cross, square = float(np.trace(mixed_PP)), float((mixed_PP * mixed_PP.T).sum())
-    free = float(np.trace(keep_PP))
+    free, cross, square = float(np.trace(keep_PP)), float(np.trace(mixed_PP)), float((mixed_PP * mixed_PP.T).sum())
+    trunk_dof = cross * cross / square if square > 0 else 0.0
     determinant = free * square - cross * cross
-    if determinant < 0.02 * free * square:
-        return plain
-    between = float(residual_P @ same_PP @ residual_P)
-    own = (square * sum_squares - cross * between) / determinant
-    trunk = (free * between - cross * sum_squares) / determinant
-    if trunk <= 0:
-        return replace(plain, correlation=0.0)
-    correlation = min(trunk / (trunk + max(own, 0.0)), 0.95)
-    total = sum_squares / ((1 - correlation) * free + correlation * cross)
-    return Noise(sd=float(np.sqrt(total)), plain_sd=plain_sd, correlation=float(correlation), dof=dof)
+    if trunk_dof < MIN_TRUNK_DOF or determinant < 0.02 * free * square:
+        return replace(plain, trunk_dof=trunk_dof)
+    left_P = keep_PP @ residual_P  # a robust fit leaves in what a projection takes out
+    within, between = float(left_P @ left_P), float(left_P @ same_PP @ left_P)
+    own, trunk = square * within - cross * between, free * between - cross * within  # both times the determinant
+    correlation = 0.0 if trunk <= 0 else min(trunk / (trunk + max(own, 0.0)), MAX_CORRELATION)
+    inflation = free / ((1.0 - correlation) * free + correlation * cross)
+    return Noise(
+        sd=plain_sd * float(np.sqrt(inflation)),
+        plain_sd=plain_sd,
+        correlation=float(correlation),
+        trunk_dof=trunk_dof,
+        dof=dof,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tables:
-    """Tables to refit: log values and weights [R, P], the noise that goes with each [R], and how many were degenerate."""
+    """Tables to refit: log values and weights [R, P], the noise that goes with each [R], and how many were
+    degenerate.
+    """
 
     log_y_RP: Array
     weight_RP: Array
@@ -208,85 +210,3 @@ def split_exponent(problem: Problem, natural_RK: Array) -> Array:
     alpha_R, beta_R = natural_RK[:, problem.form.index("alpha")], natural_RK[:, problem.form.index("beta")]
     total_R = alpha_R + beta_R
     return np.where(total_R > 0, beta_R / np.where(total_R > 0, total_R, 1.0), 0.5)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Profile:
-    """Profile of one exponent: objective against held value, and the interval below the threshold.
-
-    A side that is still below the threshold at the end of the range is open: ``low`` 0 or ``high`` infinite.
-    """
-
-    name: str
-    level: float
-    held: Array
-    objective: Array
-    threshold: float
-    low: float
-    high: float
-
-
-def rise_allowed(problem: Problem, objective_value: float, noise: Noise, level: float) -> float:
-    """By how much the objective may rise at that level: F(1, dof) for least squares, its robust counterpart for
-    Huber.
-    """
-    quantile = float(stats.f.ppf(level, 1, noise.dof))
-    if problem.loss.delta is None:
-        return quantile * objective_value / noise.dof
-    # expectations under normal noise: psi' = P(|r| < delta), psi^2 = E[min(r^2, delta^2)]
-    ratio = problem.loss.delta / noise.plain_sd
-    inside = float(special.erf(ratio / np.sqrt(2.0)))
-    density = float(np.exp(-0.5 * ratio * ratio) / np.sqrt(2.0 * np.pi))
-    square = noise.plain_sd**2 * (inside - 2.0 * ratio * density + ratio**2 * (1.0 - inside))
-    return 0.5 * quantile * square / inside
-
-
-def profile_exponent(
-    problem: Problem, theta_K: Array, objective_value: float, name: str, *, level: float = 0.95, num: int = 49
-) -> Profile:
-    """Profile-likelihood interval of an exponent; needs more points than parameters (BadInput).
-
-    Trunk correlation is not in the threshold: with a strong one the interval is too narrow (docs/laws.md has figures).
-    """
-    noise = estimate_noise(problem, theta_K)
-    if noise.dof <= 0:
-        raise BadInput("points", seen=len(problem.log_y_P), allowed="more points than parameters for a profile")
-    k = problem.form.index(name)
-    best = float(theta_K[k])
-    threshold = objective_value + rise_allowed(problem, objective_value, noise, level)
-    width = max(float(np.ptp(problem.log_y_P)) / max(float(np.ptp(problem.design.u_TP)), 1e-9), best)
-    held = np.unique(
-        np.concatenate([[best], np.linspace(0.0, best, num // 2), best + width * np.geomspace(0.02, 30.0, num // 2)])
-    )
-    value = _profile_values(problem, theta_K, k, held)
-    for _ in range(2):  # refine twice around both crossings
-        extra = []
-        for left in np.flatnonzero((value[:-1] <= threshold) != (value[1:] <= threshold)):
-            extra.append(np.linspace(held[left], held[left + 1], 9)[1:-1])
-        if not extra:
-            break
-        more = np.concatenate(extra)
-        held, value = np.concatenate([held, more]), np.concatenate([value, _profile_values(problem, theta_K, k, more)])
-        order = np.argsort(held)
-        held, value = held[order], value[order]
-    below = held[value <= threshold]
-    low = 0.0 if below.min() <= held[0] else float(below.min())
-    high = float("inf") if below.max() >= held[-1] else float(below.max())
-    return Profile(name=name, level=level, held=held, objective=value, threshold=threshold, low=low, high=high)
-
-
-def _profile_values(problem: Problem, theta_K: Array, k: int, held: Sequence[float] | Array) -> Array:
-    """The least objective with parameter k held at each value, starting from the whole thinned lattice and the
-    optimum.
-    """
-    starts_SK = np.concatenate([theta_K[None], problem.starts_SK[:: max(1, len(problem.starts_SK) // 16)]])
-    values = np.asarray(held, dtype=float)
-    start_MK = np.tile(starts_SK, (len(values), 1))
-    fixed_M = np.repeat(values, len(starts_SK))
-    lower_MK, upper_MK = np.tile(problem.lower_K, (len(fixed_M), 1)), np.tile(problem.upper_K, (len(fixed_M), 1))
-    lower_MK[:, k] = upper_MK[:, k] = fixed_M
-    solved = solve(
-        problem.design, start_MK, problem.log_y_P[None], np.ones((1, len(problem.log_y_P))), loss=problem.loss,
-        lower_MK=lower_MK, upper_MK=upper_MK, tolerance=1e-7,
-    )  # fmt: skip
-    return solved.objective_M.reshape(len(values), -1).min(axis=1)

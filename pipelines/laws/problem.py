@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -104,8 +105,8 @@ def best_fits(
     """The best fit of each table over many starts.
 
     num_starts: None takes the whole lattice (one table); a number takes that many per table, chosen from the lattice
-    by their cost on that table, plus ``warm_K`` ([K] or [B, K]) if given; tables whose starts disagree or did not converge get
-    RESCUE_STARTS more.
+    by their cost on that table, plus ``warm_K`` ([K] or [B, K]) if given; tables whose starts disagree or did not
+    converge get RESCUE_STARTS more.
     """
     num = len(log_y_BP)
     if num_starts is None:
@@ -149,11 +150,9 @@ def _run(
 
 def _run_batch(problem: Problem, starts_BSK: Array, log_y_BP: Array, weight_BP: Array, *, merge: bool) -> Found:
     num, each, size = starts_BSK.shape
-    box = {"lower_MK": problem.lower_K, "upper_MK": problem.upper_K}
+    minimise = partial(solve, problem.design, loss=problem.loss, lower_MK=problem.lower_K, upper_MK=problem.upper_K)
     log_y_MP, weight_MP = np.repeat(log_y_BP, each, axis=0), np.repeat(weight_BP, each, axis=0)
-    smooth = solve(
-        problem.design, starts_BSK.reshape(-1, size), log_y_MP, weight_MP, loss=problem.loss, max_iterations=0, **box
-    )
+    smooth = minimise(starts_BSK.reshape(-1, size), log_y_MP, weight_MP, max_iterations=0)
     sister_BS = np.tile(np.arange(each), (num, 1))
     if merge:
         theta_BSK = smooth.theta_MK.reshape(num, each, size)
@@ -162,15 +161,7 @@ def _run_batch(problem: Problem, starts_BSK: Array, log_y_BP: Array, weight_BP: 
                 met = (np.abs(theta_BSK[:, s] - theta_BSK[:, earlier]) < MEETING).all(axis=1)
                 sister_BS[:, s] = np.where(met & (sister_BS[:, s] == s), sister_BS[:, earlier], sister_BS[:, s])
     own_M = (sister_BS == np.arange(each)).reshape(-1)
-    last = solve(
-        problem.design,
-        smooth.theta_MK[own_M],
-        log_y_MP[own_M],
-        weight_MP[own_M],
-        loss=problem.loss,
-        continuation=False,
-        **box,
-    )
+    last = minimise(smooth.theta_MK[own_M], log_y_MP[own_M], weight_MP[own_M], continuation=False)
     value_M, converged_M, theta_MK = np.empty(num * each), np.empty(num * each, dtype=bool), smooth.theta_MK
     value_M[own_M], converged_M[own_M], theta_MK[own_M] = last.objective_M, last.converged_M, last.theta_MK
     place_BS = sister_BS + each * np.arange(num)[:, None]
