@@ -104,6 +104,17 @@ def _between(total: Tensor, dtype: torch.dtype) -> Tensor:
     return between.masked_fill_(future, float("-inf")).exp_()
 
 
+def gate_pairs(scores: Tensor, d_scores: Tensor) -> Tensor:
+    """scores * d_scores without the diagonal, [..., C, C]: what every pair adds to the gates between its positions.
+
+    A position's own score has no gate in it. Left in, it would cancel only up to rounding, which drowns the gradient
+    of gates that forget nearly everything.
+    """
+    pairs = scores * d_scores
+    pairs.diagonal(dim1=-2, dim2=-1).zero_()
+    return pairs
+
+
 def log_gate_gradient(
     decay: Decays, d_from_start: Tensor, d_to_end: Tensor, d_whole: Tensor, pair_rows: Tensor, pair_columns: Tensor
 ) -> Tensor:

@@ -206,7 +206,7 @@ def _backward(ctx: Any, d_o: Tensor | None, d_state: Tensor | None) -> tuple[Ten
 
     d_scores = torch.bmm(d_stack.view(matrices, -1, value_dim + key_dim), solved_m.mT).view(scores.shape)
     d_scores[:, :, :, 0].diagonal(dim1=-2, dim2=-1).zero_()
-    pairs = scores * d_scores
+    pairs = chunks.gate_pairs(scores, d_scores)
     d_scores.mul_(decay.between[:, :, :, None])
     d_scores = d_scores.view(matrices, -1, size)
     d_rows = torch.bmm(d_scores, k_c.view(matrices, size, key_dim)).view(stack.shape)

@@ -160,7 +160,7 @@ def _backward(ctx: Any, d_o: Tensor | None, d_state: Tensor | None) -> tuple[Ten
     d_k_end = torch.bmm(v_m, d_after.flatten(0, 2).mT).view_as(k_c)
     d_v = torch.bmm(scores.flatten(0, 2).mT, d_out).baddbmm_(k_end, d_after.flatten(0, 2)).view_as(v_c)
     d_scores = torch.bmm(d_out, v_m.mT).view_as(scores)
-    pairs = None if ctx.fixed else d_scores * scores
+    pairs = None if ctx.fixed else chunks.gate_pairs(scores, d_scores)
     d_scores = d_scores.mul_(decay.between).flatten(0, 2)
     d_q = torch.bmm(d_scores, k_m).view_as(q_c).addcmul_(d_q_start, decay.from_start[..., None]).mul_(ctx.scale)
     d_k = torch.baddbmm(d_k_end.mul(decay.to_end[..., None]).flatten(0, 2), d_scores.mT, q_m, alpha=ctx.scale).view_as(
