@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -42,6 +43,7 @@ CHUNK_DOCUMENTS = 4096
 CHUNKS_PER_SHARD = 16
 PERCENTILES = (10, 50, 90, 99)
 HASH_BYTES = 16
+TOKENIZER_FILE = "tokenizer.json"
 
 Progress = Callable[[str, int, int], None]
 
@@ -73,6 +75,9 @@ def build(
         )
     for name in ("train", "heldout"):
         shutil.rmtree(folder / name, ignore_errors=True)
+    if declaration["tokenizer"]["name"] != "bytes":
+        text = locations[declaration["tokenizer"]["sha256"]]["text"]
+        (folder / TOKENIZER_FILE).write_text(text, encoding="utf-8")
     heldout, counts_heldout = write_heldout(declaration, folder, tokenizer)
     counts_train = write_train(declaration, folder, tokenizer, heldout=heldout, progress=progress)
     shutil.rmtree(folder / "shards")
@@ -154,6 +159,8 @@ def _ordered(pool: Any, chunks: Iterator[list[str]], num_workers: int) -> Iterat
 
 def _start_worker(tokenizer: dict[str, Any], locations: dict[str, Any]) -> None:
     global _worker_tokenizer
+    # The pool is the parallelism: threads of the tokenizers package inside it would only crowd the cores.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _worker_tokenizer = load_tokenizer(tokenizer, locations)
 
 
@@ -232,13 +239,6 @@ def write_heldout(
             seen="no document",
             allowed="a split with at least one document",
             hint="Give more text, a larger fraction or a source of its own",
-        )
-    if limit is not None and len(lengths) < limit:
-        raise BadSetting(
-            "data.heldout.documents",
-            seen=limit,
-            allowed=f"at most {len(lengths)}, the documents that are there",
-            hint="Ask for fewer documents",
         )
     output.close()
     counts = {**describe_lengths(lengths), "bytes": num_bytes}

@@ -37,11 +37,11 @@ def declare(data: dict[str, Any], *, base_folder: Path, context: int) -> dict[st
     check_keys("data", data, DATA_KEYS)
     if isinstance(context, bool) or not isinstance(context, int) or context < 1:
         raise BadSetting("data.context", seen=context, allowed="a whole number of tokens, 1 or more")
-    mask = data.get("document_mask", False)
+    mask = False if data.get("document_mask") is None else data["document_mask"]
     if not isinstance(mask, bool):
         raise BadSetting("data.document_mask", seen=mask, allowed="true or false")
     check_max_epochs(data.get("max_epochs"))
-    tokenizer, _ = resolve_tokenizer(data.get("tokenizer", "bytes"), base_folder=base_folder)
+    tokenizer, _ = resolve_tokenizer(_tokenizer(data), base_folder=base_folder)
     mixture = [
         _declare_part(entry, base_folder=base_folder, field=f"data.mixture[{index}]")
         for index, entry in enumerate(_mixture(data))
@@ -60,13 +60,15 @@ def declare(data: dict[str, Any], *, base_folder: Path, context: int) -> dict[st
 def locate(data: dict[str, Any], *, base_folder: Path) -> dict[str, Any]:
     """Where this machine has what ``declare`` declared: content hash → files. Never part of an identity."""
     heldout = data.get("heldout") or {}
-    entries = [*_mixture(data), *([heldout] if "source" in heldout else [])]
+    fields = {f"data.mixture[{index}]": entry for index, entry in enumerate(_mixture(data))}
+    if heldout.get("source") is not None:
+        fields["data.heldout"] = heldout
     found: dict[str, Any] = {}
-    for entry in entries:
-        identity, location = resolve_source(entry, base_folder=base_folder, field="data.mixture")
+    for field, entry in fields.items():
+        identity, location = resolve_source(entry, base_folder=base_folder, field=field)
         if location:
             found[source_key(identity)] = location
-    tokenizer, location = resolve_tokenizer(data.get("tokenizer", "bytes"), base_folder=base_folder)
+    tokenizer, location = resolve_tokenizer(_tokenizer(data), base_folder=base_folder)
     if location:
         found[tokenizer["sha256"]] = location
     return found
@@ -113,16 +115,23 @@ def check_max_epochs(max_epochs: Any) -> None:
         raise BadSetting("data.max_epochs", seen=max_epochs, allowed="a number above 0")
 
 
+def _tokenizer(data: dict[str, Any]) -> Any:
+    return "bytes" if data.get("tokenizer") is None else data["tokenizer"]
+
+
 def _mixture(data: dict[str, Any]) -> list[dict[str, Any]]:
-    mixture = data.get("mixture", DEFAULT_MIXTURE)
-    if not isinstance(mixture, list) or not mixture:
+    mixture = data.get("mixture")
+    if mixture is None:
+        mixture = DEFAULT_MIXTURE
+    if not isinstance(mixture, list | tuple) or not mixture:
         raise BadSetting("data.mixture", seen=mixture, allowed="a list of one or more {source, weight, …}")
-    return mixture
+    return [{"source": entry} if isinstance(entry, str) else entry for entry in mixture]
 
 
 def _declare_part(entry: Any, *, base_folder: Path, field: str) -> dict[str, Any]:
     check_keys(field, entry, MIXTURE_KEYS)
-    weight, min_tokens = entry.get("weight", 1), entry.get("min_tokens", 0)
+    weight = 1 if entry.get("weight") is None else entry["weight"]
+    min_tokens = 0 if entry.get("min_tokens") is None else entry["min_tokens"]
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
         raise BadSetting(f"{field}.weight", seen=weight, allowed="a number above 0", hint="Leave a source out instead")
     if isinstance(min_tokens, bool) or not isinstance(min_tokens, int) or min_tokens < 0:
@@ -140,12 +149,12 @@ def _declare_heldout(heldout: Any, *, base_folder: Path) -> dict[str, Any]:
     if documents is not None and (isinstance(documents, bool) or not isinstance(documents, int) or documents < 1):
         raise BadSetting("data.heldout.documents", seen=documents, allowed="a whole number, 1 or more")
     limit = {} if documents is None else {"documents": documents}
-    if "source" in heldout:
-        if "fraction" in heldout:
+    if heldout.get("source") is not None:
+        if heldout.get("fraction") is not None:
             raise BadSetting("data.heldout", seen=heldout, allowed="either source or fraction", hint="Remove one")
         identity, _ = resolve_source(heldout, base_folder=base_folder, field="data.heldout")
         return {"source": identity, **limit}
-    fraction = heldout.get("fraction", DEFAULT_HELDOUT_FRACTION)
+    fraction = DEFAULT_HELDOUT_FRACTION if heldout.get("fraction") is None else heldout["fraction"]
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction < 1:
         raise BadSetting("data.heldout.fraction", seen=fraction, allowed="a number between 0 and 1, both excluded")
     return {"fraction": float(fraction), **limit}

@@ -70,7 +70,11 @@ class PreparedData:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the tokens."""
-        return load_tokenizer(self.declaration["tokenizer"], {})
+        identity = self.declaration["tokenizer"]
+        if identity["name"] == "bytes":
+            return load_tokenizer(identity, {})
+        text = (self.folder / "tokenizer.json").read_text(encoding="utf-8")
+        return load_tokenizer(identity, {identity["sha256"]: {"text": text}})
 
     @property
     def context(self) -> int:
@@ -200,8 +204,8 @@ def _finish(declaration: dict[str, Any], counts: dict[str, Any], partial: Path, 
     """Write the manifest last and make the folder visible in one rename."""
     files = {
         path.relative_to(partial).as_posix(): path.stat().st_size
-        for name in ("train", "heldout")
-        for path in sorted((partial / name).iterdir())
+        for path in sorted(partial.rglob("*"))
+        if path.is_file()
     }
     manifest = {
         "fingerprint": prepared_name(declaration),

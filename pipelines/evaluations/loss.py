@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +21,6 @@ from gridlaw.modules.data.sampling import window_indices
 from gridlaw.pipelines.evaluations.run import EvaluationRun
 from gridlaw.pipelines.evaluations.statistics import ratio_standard_error
 from gridlaw.platform.errors import BadInput
-
-if TYPE_CHECKING:
-    from gridlaw.modules.models.decoder import DecoderLM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,24 +94,20 @@ def _piece_sums(
     groups = list(batches_by_length([piece.num_tokens for piece in pieces]))
     for number, group in enumerate(groups):
         rows = [(documents[pieces[index].document], pieces[index]) for index in group]
-        sums[group] = run.parts.get(
-            f"batch-{number}", lambda rows=rows: _batch_sums(run.load(), rows, edges, run.prepared.end_token_id)
-        )
+        sums[group] = run.parts.get(f"batch-{number}", partial(_batch_sums, run, rows, edges))
         run.report(number + 1, len(groups))
     return sums
 
 
-def _batch_sums(
-    model: DecoderLM, rows: list[tuple[HeldoutDocument, Piece]], edges: list[int], end_token_id: int
-) -> list[list[float]]:
+def _batch_sums(run: EvaluationRun, rows: list[tuple[HeldoutDocument, Piece]], edges: list[int]) -> list[list[float]]:
     from gridlaw.pipelines.evaluations.scoring import pad_rows, token_losses
 
     inputs, targets = [], []
     for document, piece in rows:
-        before = document.tokens[piece.start - 1] if piece.start else end_token_id
+        before = document.tokens[piece.start - 1] if piece.start else run.prepared.end_token_id
         inputs.append(np.concatenate([[before], document.tokens[piece.start : piece.stop - 1]]))
         targets.append(document.tokens[piece.start : piece.stop])
-    losses = token_losses(model, pad_rows(inputs, fill=0), pad_rows(targets, fill=0)).numpy().astype(np.float64)
+    losses = token_losses(run.load(), pad_rows(inputs, fill=0), pad_rows(targets, fill=0)).numpy().astype(np.float64)
     lengths = [len(row) for row in targets]
     return [
         [float(row[start:stop][: max(0, length - start)].sum()) for start, stop in pairwise(edges)]
@@ -127,8 +121,8 @@ def _summarise(
     lengths = np.array([piece.num_tokens for piece in pieces])
     counts = np.clip(lengths[:, None] - np.array(edges[:-1]), 0, np.diff(edges))
     owner = np.array([piece.document for piece in pieces])
-    by_document = np.bincount(owner, weights=sums.sum(axis=1), minlength=len(documents))
-    tokens_by_document = np.bincount(owner, weights=lengths, minlength=len(documents))
+    by_document: npt.NDArray[Any] = np.bincount(owner, weights=sums.sum(axis=1), minlength=len(documents))
+    tokens_by_document: npt.NDArray[Any] = np.bincount(owner, weights=lengths, minlength=len(documents))
     # A document that is measured in part stands for that part of its bytes (exact for bytes and for whole documents).
     sizes = np.array([document.num_bytes for document in documents], dtype=np.float64)
     shares = tokens_by_document / np.array([len(document.tokens) for document in documents])

@@ -11,6 +11,7 @@ and haystack are held-out text; a sample's length includes the generated answer.
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,10 +93,14 @@ def compute(run: EvaluationRun) -> dict[str, Any]:
     groups = group_samples(samples, batch_tokens=BATCH_TOKENS)
     for number, group in enumerate(groups):
         chosen = [samples[index] for index in group]
-        result = run.parts.get(f"batch-{number}", lambda chosen=chosen: score_batch(run.load(), chosen))
+        result = run.parts.get(f"batch-{number}", partial(_score, run, chosen))
         ranks[group], generated[group] = result
         run.report(number + 1, len(groups))
     return _summarise(run.settings, lengths, ranks, generated)
+
+
+def _score(run: EvaluationRun, samples: list[NeedleSample]) -> list[list[float]]:
+    return score_batch(run.load(), samples)
 
 
 def group_samples(samples: list[NeedleSample], *, batch_tokens: int) -> list[list[int]]:
@@ -178,7 +183,7 @@ def _summarise(
 ) -> dict[str, Any]:
     shape = (len(lengths), settings.depths, settings.samples)
     trials, chance = len(ranks), 1 / settings.candidates
-    metrics = {}
+    metrics: dict[str, float] = {}
     for name, hits in (("niah_rank", ranks), ("niah_generate", generated)):
         low, high = wilson_interval(float(hits.sum()), trials)
         metrics |= {f"{name}_accuracy": float(hits.mean()), f"{name}_low": low, f"{name}_high": high}

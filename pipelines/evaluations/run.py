@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridlaw.modules.data.prepare import PreparedData, open_prepared
+from gridlaw.modules.errors import BadSetting
 from gridlaw.pipelines.evaluations.registry import KINDS, Evaluation, resolve_evaluation
 from gridlaw.platform.errors import BadInput
 
@@ -100,15 +101,33 @@ def evaluate(
     prepared_folder: Path,
     work_folder: Path,
     progress: Progress | None = None,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """Evaluate the model of ``model_folder`` (config.json, model.safetensors) on prepared data.
 
-    Returns {name, metrics: scalars, details: JSON-able, num_samples}. Raises BadInput for what cannot be evaluated.
+    device: where the model runs. Returns {name, metrics: finite scalars, details: JSON-able, num_samples}; a
+    metric that has no value is absent. Raises BadInput for what cannot be evaluated.
     """
+    try:
+        return _evaluate(name, settings, Path(model_folder), Path(prepared_folder), Path(work_folder), progress, device)
+    except BadSetting as error:
+        raise BadInput(error.field, seen=error.seen, allowed=error.allowed, hint=error.hint) from error
+
+
+def _evaluate(
+    name: str,
+    settings: dict[str, Any] | None,
+    model_folder: Path,
+    prepared_folder: Path,
+    work_folder: Path,
+    progress: Progress | None,
+    device: str,
+) -> dict[str, Any]:
+    from gridlaw.modules.models.checkpoint import load_config
+
     evaluation = resolve_evaluation({name: settings or {}})
     prepared = open_prepared(prepared_folder)
-    model_folder, work_folder = Path(model_folder), Path(work_folder)
-    config = read_model_config(model_folder)
+    config = load_config(model_folder).to_dict()
     if config["vocab_size"] != prepared.vocab_size:
         raise BadInput(
             f"vocabulary of the model in {model_folder}",
@@ -123,26 +142,11 @@ def evaluate(
         work_folder=work_folder,
         model_folder=model_folder,
         model_config=config,
-        load=_loader(model_folder),
+        load=_loader(model_folder, device),
         progress=progress,
     )
     result = importlib.import_module(KINDS[name].module).compute(run)
     return {"name": name, **result}
-
-
-def read_model_config(model_folder: Path) -> dict[str, Any]:
-    """The gridlaw model config in a checkpoint folder, without loading weights; BadInput if there is none."""
-    from gridlaw.modules.models.checkpoint import read_config
-
-    try:
-        return read_config(model_folder).to_dict()
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            "model folder",
-            seen=str(model_folder),
-            allowed=f"a folder with config.json and {WEIGHTS_FILE} written by gridlaw",
-            hint=str(error),
-        ) from error
 
 
 def parts_key(evaluation: Evaluation, prepared: PreparedData, model_folder: Path) -> str:
@@ -160,14 +164,14 @@ def parts_key(evaluation: Evaluation, prepared: PreparedData, model_folder: Path
     return state.hexdigest()[:16]
 
 
-def _loader(model_folder: Path) -> Callable[[], DecoderLM]:
+def _loader(model_folder: Path, device: str) -> Callable[[], DecoderLM]:
     loaded: list[DecoderLM] = []
 
     def load() -> DecoderLM:
         if not loaded:
             from gridlaw.modules.models.checkpoint import load_model
 
-            loaded.append(load_model(model_folder).eval())
+            loaded.append(load_model(model_folder, device=device))
         return loaded[0]
 
     return load

@@ -1,0 +1,99 @@
+"""Made text for training abilities that rare real text teaches slowly: finding a needle, recalling associations.
+
+A source ``generate:NAME`` is a fixed number of documents, each made from (settings, seed, its number) alone. Filler
+words are made, too, so nothing from a held-out corpus can enter.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gridlaw.modules.data.needles import CLOSE, IS, OPEN
+from gridlaw.modules.errors import BadSetting
+
+GENERATOR_VERSION = 1
+NUM_WORDS = 2000
+_CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
+VALUES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+DEFAULTS: dict[str, dict[str, int]] = {
+    "needle": {"documents": 2000, "words": 60, "questions": 1, "seed": 0},
+    "mqar": {"documents": 2000, "pairs": 8, "questions": 8, "seed": 0},
+}
+
+
+def resolve(name: str, settings: Any, *, field: str) -> dict[str, Any]:
+    """Identity of ``generate:name``, every default filled in."""
+    if name not in DEFAULTS:
+        near = difflib.get_close_matches(name, DEFAULTS, n=1)
+        raise BadSetting(
+            f"{field}.source",
+            seen=f"generate:{name}",
+            allowed=", ".join(f"generate:{known}" for known in DEFAULTS),
+            hint=f"Did you mean generate:{near[0]}?" if near else "",
+        )
+    defaults = DEFAULTS[name]
+    settings = {} if settings is None else settings
+    if not isinstance(settings, dict) or not settings.keys() <= defaults.keys():
+        raise BadSetting(f"{field}.settings", seen=settings, allowed=f"a mapping with keys of {', '.join(defaults)}")
+    for key, value in settings.items():
+        least = 0 if key == "seed" else 1
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise BadSetting(f"{field}.settings.{key}", seen=value, allowed=f"a whole number, {least} or more")
+    merged = {**defaults, **settings}
+    if name == "mqar" and merged["pairs"] > len(VALUES):
+        raise BadSetting(f"{field}.settings.pairs", seen=merged["pairs"], allowed=f"at most {len(VALUES)}")
+    return {"kind": "generate", "name": name, "version": GENERATOR_VERSION, **merged}
+
+
+def documents(identity: dict[str, Any]) -> Iterator[str]:
+    """The texts of a generator, in order."""
+    make = _MAKERS[identity["name"]]
+    words = made_words()
+    for number in range(identity["documents"]):
+        yield make(identity, words, np.random.default_rng([identity["seed"], number]))
+
+
+def made_words() -> list[str]:
+    """NUM_WORDS different words of four to eight letters, the same everywhere."""
+    rng = np.random.default_rng(1)
+    words: dict[str, None] = {}
+    while len(words) < NUM_WORDS:
+        syllables = [rng.choice(list(_CONSONANTS)) + rng.choice(list(_VOWELS)) for _ in range(rng.integers(2, 5))]
+        words["".join(syllables)] = None
+    return list(words)
+
+
+def _needle(settings: dict[str, Any], words: list[str], rng: np.random.Generator) -> str:
+    """Filler with one needle per question somewhere in it, then the questions with their answers."""
+    # Common words are drawn more often, as in real text (Zipf).
+    shares = 1 / np.arange(1, len(words) + 1)
+    filler = [words[i] for i in rng.choice(len(words), size=settings["words"], p=shares / shares.sum())]
+    chosen = [words[i] for i in rng.choice(len(words), size=2 * settings["questions"], replace=False)]
+    sentences = [f"{OPEN}{key}{IS} {value}{CLOSE}" for key, value in zip(chosen[::2], chosen[1::2], strict=True)]
+    places = np.sort(rng.integers(0, len(filler) + 1, size=len(sentences)))
+    text, last = "", 0
+    for place, sentence in zip(places, sentences, strict=True):
+        text += " ".join(filler[last:place]) + sentence
+        last = place
+    text += " ".join(filler[last:])
+    return text + "".join(sentences[i] for i in rng.permutation(len(sentences)))
+
+
+def _mqar(settings: dict[str, Any], words: list[str], rng: np.random.Generator) -> str:
+    """Key and value pairs, then keys asked again with their values (Arora et al. 2023, arXiv 2312.04927)."""
+    keys = [words[i] for i in rng.choice(len(words), size=settings["pairs"], replace=False)]
+    values = [VALUES[i] for i in rng.choice(len(VALUES), size=settings["pairs"], replace=False)]
+    lines = [f"\n {key} {value}" for key, value in zip(keys, values, strict=True)]
+    asked = rng.integers(len(lines), size=settings["questions"])
+    return "".join(lines) + "".join(lines[i] for i in asked) + "\n"
+
+
+_MAKERS: dict[str, Callable[[dict[str, Any], list[str], np.random.Generator], str]] = {
+    "needle": _needle,
+    "mqar": _mqar,
+}
