@@ -34,16 +34,18 @@ from gridlaw.pipelines.report.terminal import to_ascii
 from gridlaw.pipelines.report.words import count, duration, significant
 
 STATES = ("running", "waiting", "done", "failed", "diverged", "blocked", "stopped")
+_TRAINING = ("trunk", "point")
 BAD_STATES = ("failed", "diverged", "blocked")
 _STYLES = {"running": "cyan", "done": "green", "failed": "bold red", "diverged": "bold red", "blocked": "yellow"}
 # name, from which terminal width on it is shown
 _COLUMNS = (("name", 0), ("state", 64), ("step", 0), ("tokens/s", 80), ("loss", 48), ("left", 34), ("node", 100))
 _MOST_FAILURES = 4
+_OTHER_WORK = 0.2  # of a training task: an evaluation is to take at most a quarter of the training time
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveRow:
-    """One piece of work. kind: trunk, point, evaluation, law; state: one of STATES; step of total_steps; loss in nats.
+    """One piece of work, its state one of STATES. kind: trunk, point, evaluation, law, data; loss in nats per token.
 
     node: where it runs, shown if there is more than one. reason: why it did not succeed.
     """
@@ -258,10 +260,15 @@ class LiveTable:
         return ", ".join(parts + [f"{states[state]} {state}" for state in STATES if state != "done" and states[state]])
 
     def _fraction(self) -> float:
-        """Share of all steps that are behind us; work without known steps weighs as much as the mean of the others."""
-        known = [row.total_steps for row in self._rows.values() if row.total_steps > 0]
+        """Share of the work that is behind us: training by its steps, other work as a part of the usual training.
+
+        Training whose steps are not known yet weighs as much as the mean of the known.
+        """
+        training = [row for row in self._rows.values() if row.kind in _TRAINING]
+        known = [row.total_steps for row in training if row.total_steps > 0]
         usual = sum(known) / len(known) if known else 1.0
-        weights = [(row.total_steps or usual, row.fraction) for row in self._rows.values()]
+        weights = [(row.total_steps or usual, row.fraction) for row in training]
+        weights += [(_OTHER_WORK * usual, row.fraction) for row in self._rows.values() if row.kind not in _TRAINING]
         total = sum(weight for weight, _ in weights)
         return sum(weight * fraction for weight, fraction in weights) / total if total else 0.0
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Self
 
 POINT_STATUSES = ("done", "failed", "diverged", "blocked", "not run")
-LAW_FORMS = ("nd", "nde", "n", "d")
+LAW_FORMS = ("nd", "nde", "n", "d", "ne", "de")
 
 
 class Plain:
@@ -37,7 +37,10 @@ class Plain:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricValue(Plain):
-    """One measured number. ``chance``: what guessing would give; ``num_samples``: what the number is a mean over."""
+    """One measured number.
+
+    low, high: its 95% interval; chance: what guessing would give; num_samples: what the number is a mean over.
+    """
 
     value: float
     low: float | None = None
@@ -165,8 +168,9 @@ class LawCurve(Plain):
 class LawRow(Plain):
     """One fitted law of one architecture.
 
-    target: a metric's name, or ``log:`` and a metric's name. form: nd is a·N^-alpha + b·D^-beta, nde adds E, n and d
-    keep one term (d: b·D^-beta). identified: whether the data identify the exponents; None: not examined.
+    target: a metric's name, or ``log:`` and a metric's name. form: which terms there are, n for a·N^-alpha, d for
+    b·D^-beta, e for the constant E; one of LAW_FORMS. identified: whether the data identify every exponent, None if
+    that was not examined.
     verdict: the same in plain words. interval_level: 0.9 for a 90% interval; interval_method: how it was made.
     reason: why there is no fit, when ``parameters`` is empty. excluded: point name → why it was left out.
     """
@@ -190,15 +194,18 @@ class LawRow(Plain):
 
     def predict(self, num_params: float, tokens: float) -> float | None:
         """The fitted value at (N, D), in the target; None for a form or parameters this class does not know."""
-        values = {parameter.name.lower(): parameter.value for parameter in self.parameters}
-        needed = {"nd": "a alpha b beta", "nde": "a alpha b beta e", "n": "a alpha", "d": "b beta"}.get(self.form)
-        if needed is None or any(name not in values for name in needed.split()) or num_params <= 0 or tokens <= 0:
+        if self.form not in LAW_FORMS:
             return None
-        total = values["e"] if "e" in needed.split() else 0.0
-        if "alpha" in values and "n" in self.form:
-            total += values["a"] * num_params ** -values["alpha"]
-        if "beta" in values and "d" in self.form:
-            total += values["b"] * tokens ** -values["beta"]
+        values = {parameter.name.lower(): parameter.value for parameter in self.parameters}
+        needed = [name for letter in self.form for name in {"n": "a alpha", "d": "b beta", "e": "e"}[letter].split()]
+        if any(name not in values for name in needed) or num_params <= 0 or tokens <= 0:
+            return None
+        total = values["e"] if "e" in self.form else 0.0
+        try:  # an exponent that ran away comes with a coefficient beyond all floats
+            total += values["a"] * num_params ** -values["alpha"] if "n" in self.form else 0.0
+            total += values["b"] * tokens ** -values["beta"] if "d" in self.form else 0.0
+        except OverflowError:
+            return None
         return total
 
 

@@ -90,7 +90,7 @@ def verdict(law: LawRow) -> str:
         return law.reason or "not fitted"
     if not law.converged:
         return "not converged"
-    return {True: "identified", False: "not identified", None: "not examined"}[law.identified]
+    return words.identification(law)
 
 
 def _failures(data: ReportData) -> list[str]:
@@ -107,7 +107,7 @@ def _points(data: ReportData) -> list[str]:
     rows = []
     for point in data.points:
         if point.status == "done":
-            metrics = [words.metric_text(point.metrics.get(name)) for name in names]
+            metrics = [words.metric_text(name, point.metrics.get(name)) for name in names]
             counts = [words.count(point.num_params), words.count(point.tokens)]
             rows.append([point.name, *counts, *metrics, words.scientific(point.train_flops)])
     return table_lines(head, rows)

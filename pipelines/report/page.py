@@ -73,7 +73,7 @@ def _when(created: str) -> str:
     date, separator, time = created.partition("T")
     if not separator or len(time) < 5:
         return created
-    zone = "UTC" if time.endswith(("+00:00", "Z")) else time[8:] if len(time) > 8 else ""
+    zone = "UTC" if time.endswith(("+00:00", "+0000", "Z")) else time[8:] if len(time) > 8 else ""
     return f"{date} {time[:5]} {zone}".strip()
 
 

@@ -14,6 +14,8 @@ EQUATIONS = {
     "nde": Html("E + a·N<sup>−α</sup> + b·D<sup>−β</sup>"),
     "n": Html("a·N<sup>−α</sup>"),
     "d": Html("b·D<sup>−β</sup>"),
+    "ne": Html("E + a·N<sup>−α</sup>"),
+    "de": Html("E + b·D<sup>−β</sup>"),
 }
 STATUS_CLASS = {"done": "", "failed": "bad", "diverged": "bad", "blocked": "warn", "not run": "warn"}
 
@@ -136,7 +138,7 @@ def laws_table(mine: Sequence[LawRow], label: str) -> Html:
     equations = joined([joined([f"{words.FORM_LABELS[form]}: ", EQUATIONS[form]]) for form in known], "; ")
     methods = sorted(
         {
-            f"{words.percent(law.interval_level, 0)} intervals by {law.interval_method}"
+            f"{words.percent(law.interval_level, 0)} intervals by {words.method_text(law.interval_method)}"
             for law in mine
             if law.interval_level and law.interval_method
         }
@@ -162,8 +164,8 @@ def _verdict(law: LawRow) -> Html:
     if not law.converged:
         parts.append(tag("span", "Not converged. ", class_="bad strong"))
     if law.identified is not None:
-        word, kind = ("Identified. ", "good") if law.identified else ("Not identified. ", "warn")
-        parts.append(tag("span", word, class_=f"{kind} strong"))
+        word = words.identification(law).capitalize()
+        parts.append(tag("span", f"{word}. ", class_=f"{'good' if law.identified else 'warn'} strong"))
     if law.verdict:
         parts.append(law.verdict)
     if law.excluded:
@@ -251,7 +253,7 @@ def points(data: ReportData) -> Html:
             status,
             words.count(point.num_params),
             words.count(point.num_params_own),
-            words.count(point.tokens),
+            words.count(point.tokens if point.status == "done" else None),
         ]
         cells += [_metric_cell(point, name) for name in shown]
         cells += [words.scientific(point.train_flops), words.scientific(point.six_nd), words.duration(point.seconds)]
@@ -283,10 +285,10 @@ def _ordered(data: ReportData) -> list[PointRow]:
 
 def _metric_cell(point: PointRow, name: str) -> Html:
     metric = point.metrics.get(name)
-    value = words.metric_text(metric)
+    value = words.metric_text(name, metric)
     if metric is None or finite(metric.low) is None or finite(metric.high) is None:
         return safe(value)
-    show = words.percent if metric.chance is not None else words.significant
+    show = words.percent if words.is_share(name, metric) else words.significant
     return joined([value, Html(" "), tag("small", f"[{show(metric.low)}, {show(metric.high)}]")])
 
 

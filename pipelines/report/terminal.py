@@ -10,7 +10,7 @@ from gridlaw.pipelines.report import markdown, words
 from gridlaw.pipelines.report.data import LawRow, ReportData
 
 _ASCII = str.maketrans({"α": "alpha", "β": "beta", "−": "-", "–": "-", "×": "x", "²": "2", "·": "*", "…": "..."})
-_COLOURS = {"identified": "green", "not identified": "yellow", "not examined": ""}
+_COLOURS = {"identified": "green", "barely identified": "yellow", "not identified": "yellow", "not examined": ""}
 
 
 def laws_table(data: ReportData, *, ascii_only: bool = False) -> Table:

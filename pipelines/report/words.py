@@ -12,16 +12,31 @@ from collections.abc import Iterable, Sequence
 from gridlaw.pipelines.report.data import LawPoint, LawRow, MetricValue, PointRow, ReportData, finite
 
 MISSING = "–"
+LUCK = 0.025  # share of 95% intervals that lie wholly above chance without any ability
 METRIC_LABELS = {
     "loss": "Held-out loss",
     "bits_per_byte": "Bits per byte",
     "niah": "Needle retrieval",
+    "niah_rank_accuracy": "Needle retrieval by ranking",
+    "niah_generate_accuracy": "Needle retrieval by generation",
     "longppl": "LongPPL",
     "recall": "Associative recall",
 }
 METRIC_UNITS = {"loss": "nats per token", "log:longppl": "log perplexity of key tokens"}
-FORM_LABELS = {"nd": "N and D", "nde": "N, D and constant", "n": "N alone", "d": "D alone"}
-EQUATIONS = {"nd": "a·N^−α + b·D^−β", "nde": "E + a·N^−α + b·D^−β", "n": "a·N^−α", "d": "b·D^−β"}
+FORM_LABELS = {
+    "nd": "N and D",
+    "nde": "N, D and constant",
+    "n": "N alone",
+    "d": "D alone",
+    "ne": "N and constant",
+    "de": "D and constant",
+}
+INTERVAL_METHODS = {
+    "noise": "redrawing the noise around the fit",
+    "noise-trunks": "redrawing the noise around the fit, in part shared within trunks",
+    "points": "bootstrap over points",
+    "trunks": "bootstrap over trunks",
+}
 PARAMETER_LABELS = {"alpha": "α", "beta": "β"}
 
 
@@ -108,11 +123,16 @@ def inline_label(name: str) -> str:
     return label if name not in METRIC_LABELS or label[1:] != label[1:].lower() else label[0].lower() + label[1:]
 
 
-def metric_text(metric: MetricValue | None) -> str:
-    """A metric's value: a share of 1 (it has a chance level) in percent, others with four digits."""
+def is_share(name: str, metric: MetricValue) -> bool:
+    """Whether the metric is a share of 1, to be written in percent."""
+    return metric.chance is not None or name.endswith(("accuracy", "ratio"))
+
+
+def metric_text(name: str, metric: MetricValue | None) -> str:
+    """A metric's value: shares in percent, others with four digits."""
     if metric is None:
         return MISSING
-    return percent(metric.value) if metric.chance is not None else significant(metric.value)
+    return percent(metric.value) if is_share(name, metric) else significant(metric.value)
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:
@@ -222,11 +242,15 @@ def _identified(data: ReportData, target: str) -> list[str]:
     if not laws:
         return sentences
     good = [law for law in laws if law.identified]
-    poor = [law for law in laws if law.identified is False]
+    barely = [law for law in laws if identification(law) == "barely identified"]
+    poor = [law for law in laws if identification(law) == "not identified"]
     unsure = [law for law in laws if not law.converged]
     if good:
         which = "every architecture" if len(good) == len(laws) > 1 else listing(law.architecture for law in good)
         sentences.append(f"The exponents of the law of {label} are identified for {which}.")
+    if barely:
+        texts = (f"{law.architecture} ({exponents_text(law)})" for law in barely)
+        sentences.append(f"The exponents of the law of {label} are barely identified for {listing(texts)}.")
     if poor:
         texts = (f"{law.architecture} ({exponents_text(law)})" for law in poor)
         start = "They are" if good else f"The exponents of the law of {label} are"
@@ -234,6 +258,21 @@ def _identified(data: ReportData, target: str) -> list[str]:
     if unsure:
         sentences.append(f"The fit did not converge for {listing(law.architecture for law in unsure)}; do not use it.")
     return sentences
+
+
+def method_text(name: str) -> str:
+    """How intervals were made, in words where the method is known."""
+    return INTERVAL_METHODS.get(name, name)
+
+
+def identification(law: LawRow) -> str:
+    """identified, barely identified (the verdict says so of some exponent and nothing worse), not identified."""
+    if law.identified is None:
+        return "not examined"
+    if law.identified:
+        return "identified"
+    barely = "barely identified" in law.verdict and "not identified" not in law.verdict
+    return "barely identified" if barely else "not identified"
 
 
 def exponents_text(law: LawRow) -> str:
@@ -314,9 +353,11 @@ def chance_sentence(name: str, metrics: Sequence[MetricValue]) -> str:
     above = sum(bool(above_chance(metric)) for metric in known)
     if above == 0:
         return f"{metric_label(name)} is at chance ({chance}): none of {plural(len(known), 'point')} lies above it."
+    lucky = LUCK * len(known)
+    luck = f" By luck alone about {lucky:.1f} would." if lucky >= 0.2 else ""
     return (
         f"{metric_label(name)}: {above} of {plural(len(known), 'point')} lie above chance ({chance}) with their whole "
-        "interval; the others cannot be told from chance."
+        f"interval; the others cannot be told from chance.{luck}"
     )
 
 
