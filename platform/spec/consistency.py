@@ -102,7 +102,7 @@ def _stages(spec: GridSpec) -> Iterator[Problem]:
                 continue
             internal = source.point is not None and source.experiment is None
             if internal and source.point is not None:
-                problem = _source_problem((*path, "from"), stage, source.point, list(stages[:index]))
+                problem = _source_problem((*path, "from"), spec, index, source.point)
                 if problem is not None:
                     yield problem
                     return  # later stages may build on this one
@@ -113,10 +113,9 @@ def _stages(spec: GridSpec) -> Iterator[Problem]:
                 return
 
 
-def _source_problem(
-    path: Path, stage: StageSection, reference: PointReference, earlier: list[StageSection]
-) -> Problem | None:
-    """What hinders a stage from starting at a point of an earlier stage, if anything does."""
+def _source_problem(path: Path, spec: GridSpec, index: int, reference: PointReference) -> Problem | None:
+    """What hinders stage ``index`` from starting at a point of an earlier stage, if anything does."""
+    stage, *earlier = (spec.stages or ())[index], *(spec.stages or ())[:index]
     names = [other.name for other in earlier]
     if reference.stage not in names:
         return Problem(
@@ -127,18 +126,22 @@ def _source_problem(
             if names
             else "The first stage starts fresh, or from EXPERIMENT:POINT or ./FOLDER",
         )
-    base = earlier[names.index(reference.stage)]
-    architectures = [architecture.name for architecture in base.architectures or ()]
+    base = spec.stage_block(earlier[names.index(reference.stage)])
+    architectures = [architecture.name for architecture in base.architectures]
     if reference.architecture not in architectures:
         return Problem(
             path,
             seen=stage.source,
-            allowed=f"architectures of stage {base.name}: {listed(architectures)}",
+            allowed=f"architectures of stage {base.stage}: {listed(architectures)}",
             hint=did_you_mean(reference.architecture, architectures),
         )
-    if reference.budget not in (base.budgets or ()):
-        budgets = [budget.label for budget in base.budgets or ()]
-        return Problem(path, seen=stage.source, allowed=f"budgets of stage {base.name}: {listed(budgets)}")
+    scales = [scale.name for scale in base.scales]
+    if reference.scale is not None and reference.scale not in scales:
+        allowed = f"scales of stage {base.stage}: {listed(scales)}"
+        return Problem(path, seen=stage.source, allowed=allowed, hint=f"{reference.scale} is none of them")
+    if reference.budget not in base.budgets:
+        budgets = [budget.label for budget in base.budgets]
+        return Problem(path, seen=stage.source, allowed=f"budgets of stage {base.stage}: {listed(budgets)}")
     return None
 
 
@@ -235,6 +238,7 @@ def _variants_of_themselves(spec: GridSpec) -> Iterator[Problem]:
                     allowed="an architecture that is no variant of this one",
                     hint=f"{base.of} leads back to itself: give one of them a pattern",
                 )
+                return
 
 
 def _overrides(spec: GridSpec) -> Iterator[Problem]:

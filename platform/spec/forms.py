@@ -17,13 +17,14 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    PlainSerializer,
     PlainValidator,
     ValidationError,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from gridlaw.platform.spec.problems import Path, Problem, Shown, did_you_mean, listed
+from gridlaw.platform.spec.problems import Path, Problem, Shown, did_you_mean, listed, nearest
 from gridlaw.platform.spec.quantities import BadQuantity, Budget, parse_budget, parse_bytes, parse_tokens
 
 MAX_NAME_CHARACTERS = 80
@@ -131,7 +132,7 @@ Name = Annotated[str, AfterValidator(_name)]
 PartName = Annotated[str, AfterValidator(_part_name)]
 """A name that becomes a part of points' names: architecture, scale, stage."""
 Seed = Annotated[int, PlainValidator(_seed)]
-BudgetValue = Annotated[Budget, PlainValidator(_quantity(parse_budget))]
+BudgetValue = Annotated[Budget, PlainValidator(_quantity(parse_budget)), PlainSerializer(str)]
 Tokens = Annotated[int, PlainValidator(_quantity(parse_tokens))]
 Bytes = Annotated[int, PlainValidator(_quantity(parse_bytes))]
 Settings = Annotated[dict[str, Any], PlainValidator(_settings)]
@@ -161,7 +162,17 @@ _SIMPLE = {
 
 def problems_of(error: ValidationError, model: type[BaseModel], value: Any, prefix: Path = ()) -> list[Problem]:
     """The mistakes that pydantic found in ``value`` (the whole mapping), as messages; prefix: where it stands."""
-    return [_problem(details, model, value, prefix) for details in error.errors(include_url=False)]
+    every = error.errors(include_url=False)
+    mistyped = {
+        (*details["loc"][:-1], nearest(str(details["loc"][-1]), _known_keys(model, details["loc"][:-1])))
+        for details in every
+        if details["type"] == "extra_forbidden"
+    }
+    return [
+        _problem(details, model, value, prefix)
+        for details in every
+        if not (details["type"] == "missing" and details["loc"] in mistyped)  # told once, as the mistyped key
+    ]
 
 
 def _problem(details: Any, model: type[BaseModel], value: Any, prefix: Path) -> Problem:

@@ -57,7 +57,7 @@ class GridSpec(BlockSection):
     def blocks(self) -> list[Block]:
         """All blocks with everything filled in: what an also-block leaves out is the main block's."""
         if self.stages is not None:
-            return [self._stage_block(stage) for stage in self.stages]
+            return [self.stage_block(stage) for stage in self.stages]
         main = self.main
         sections = [main, *self.also] if main.has_lists else list(self.also)
         return [_filled(section, over=main, stage=None) for section in sections]
@@ -148,12 +148,12 @@ class GridSpec(BlockSection):
         parts = Parts.of(points)
         return {point: role_of(law, point, parts) for point in points}
 
-    def _stage_block(self, stage: StageSection) -> Block:
+    def stage_block(self, stage: StageSection) -> Block:
         """A stage's block; with ``from:`` a stage of this file, scales and seeds left out are that stage's."""
         source = self.source_of(stage.name)
         inherited = BlockSection.model_construct()
         if source is not None and source.point is not None and source.experiment is None:
-            base = self._stage_block(next(each for each in self.stages or () if each.name == source.point.stage))
+            base = self.stage_block(next(each for each in self.stages or () if each.name == source.point.stage))
             reference = source.point
             inherited = BlockSection.model_construct(
                 scales=tuple(scale for scale in base.scales if reference.scale in (None, scale.name)),

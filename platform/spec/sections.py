@@ -6,6 +6,7 @@ them out: their one default lives with the part that uses it (``gridlaw.modules.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -76,50 +77,40 @@ class TrainingSection(Section):
     clip: float | None = Field(default=None, ge=0, description="largest gradient norm, 0 for no clipping; 1.0")
 
 
-class SourceSection(Section):
+class _SourceKeys(Section):
+    """What a source needs besides its name; which kind of source takes which key is known to the data part."""
+
+    revision: Text | None = Field(default=None, description="commit of a Hugging Face dataset, required for one")
+    split: Text | None = Field(default=None, description="split of a Hugging Face dataset; train")
+    text_column: Text | None = Field(default=None, description="column that holds the text; text")
+    settings: Settings | None = Field(default=None, description="settings of a generator")
+
+
+class SourceSection(_SourceKeys):
     """One entry of ``data.mixture``. Trunk identity, by content."""
 
     source: Text = Field(description="a path or glob, embedded:python, generate:NAME, or hf:NAME:SUBSET")
-    weight: Positive | None = Field(default=None, description="share of the tokens, relative to the other sources; 1")
+    weight: Positive | None = Field(default=None, description="share of the tokens, relative to other sources; 1")
     min_tokens: int | None = Field(default=None, ge=0, description="shorter documents are left out; 0")
-    revision: Text | None = Field(default=None, description="the revision of an hf: source, required there")
 
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         return {"source": value} if isinstance(value, str) else value
 
-    @model_validator(mode="after")
-    def _revision(self) -> SourceSection:
-        _check_revision(self.source, self.revision)
-        return self
 
-
-class HeldoutSection(Section):
+class HeldoutSection(_SourceKeys):
     """``data.heldout``. Text that is never trained on."""
 
-    source: Text | None = Field(
-        default=None, description="a source of its own; left out: a share of the mixture's documents"
-    )
-    revision: Text | None = Field(default=None, description="the revision of an hf: source, required there")
+    source: Text | None = Field(default=None, description="a source of its own; else a share of the mixture")
     documents: Count | None = Field(default=None, description="at most so many documents")
-    fraction: float | None = Field(
-        default=None, gt=0, lt=1, description="share of the mixture's documents, by content; 0.05"
-    )
+    fraction: float | None = Field(default=None, gt=0, lt=1, description="share of the mixture's documents; 0.05")
 
     @model_validator(mode="after")
     def _one_way(self) -> HeldoutSection:
         if self.source is not None and self.fraction is not None:
             raise wrong("either source or fraction", "Remove one of the two")
-        _check_revision(self.source, self.revision)
         return self
-
-
-def _check_revision(source: str | None, revision: str | None) -> None:
-    if source is not None and source.startswith("hf:") and revision is None:
-        raise wrong("a revision for an hf: source", "Add revision: with the commit of the data set", at=("revision",))
-    if revision is not None and not (source or "").startswith("hf:"):
-        raise wrong("a revision for hf: sources only", "Remove revision:", at=("revision",))
 
 
 class DataSection(Section):
@@ -191,8 +182,8 @@ class LawSection(Section):
 
     @property
     def label(self) -> str:
-        """The law's name: the given one, or the target's with what a folder cannot take replaced."""
-        return self.name or self.target.replace(":", "-").replace("/", "-")
+        """The law's name: the given one, or the target's with what a name cannot have replaced."""
+        return self.name or re.sub(r"[^A-Za-z0-9._-]+", "-", self.target).strip("-.") or "law"
 
 
 class KeepSection(Section):

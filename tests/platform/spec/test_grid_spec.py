@@ -48,7 +48,9 @@ def test_points_in_the_files_order() -> None:
 
 
 def test_what_an_also_block_leaves_out_is_the_main_blocks() -> None:
-    spec = grid(also=[{"scales": ["n3"]}, {"architectures": ["full"], "scales": ["n4"], "budgets": ["2M"], "seeds": [1]}])
+    spec = grid(
+        also=[{"scales": ["n3"]}, {"architectures": ["full"], "scales": ["n4"], "budgets": ["2M"], "seeds": [1]}]
+    )
     _, second, third = spec.blocks()
     assert [point.name for point in second.points()] == [
         f"{architecture}/n3/{budget}/seed0" for architecture in ("full", "swa-64") for budget in ("5N", "10N")
@@ -66,7 +68,9 @@ def test_blocks_may_stand_under_also_alone() -> None:
 
 def test_training_of_an_architecture_over_the_grids() -> None:
     fast = {"name": "full-lr2", "of": "full", "training": {"optimizer": {"lr": 2e-3}}}
-    spec = grid(architectures=["full", fast], training={"batch_tokens": 4096, "optimizer": {"lr": 1e-3, "momentum": 0.9}})
+    spec = grid(
+        architectures=["full", fast], training={"batch_tokens": 4096, "optimizer": {"lr": 1e-3, "momentum": 0.9}}
+    )
     assert spec.training_for("full")["optimizer"] == {"lr": 1e-3, "momentum": 0.9}
     assert spec.training_for("full-lr2") == {"batch_tokens": 4096, "optimizer": {"lr": 2e-3, "momentum": 0.9}}
     assert spec.architecture_for("full-lr2") == {"name": "full-lr2", "of": "full"}
@@ -111,7 +115,11 @@ def test_roles_in_a_law() -> None:
 
 
 def test_a_verified_point_is_never_fitted_and_others_are_left_aside() -> None:
-    law = {"target": "loss", "fit": {"scales": ["n1", "n2"], "budgets": ["5.0N"]}, "verify": {"scales": ["n2"], "seeds": [0]}}
+    law = {
+        "target": "loss",
+        "fit": {"scales": ["n1", "n2"], "budgets": ["5.0N"]},
+        "verify": {"scales": ["n2"], "seeds": [0]},
+    }
     spec = grid(laws=[law])
     roles = {point.name: role for point, role in spec.roles(spec.laws[0]).items() if point.architecture == "full"}
     assert roles == {
@@ -155,9 +163,7 @@ class TestFinding:
         (folder / "quickstart.yaml").write_text(SMALL)
         return folder
 
-    def test_a_shipped_name_and_a_path(
-        self, shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_shipped_name_and_a_path(self, shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         here = tmp_path / "here"
         here.mkdir()
         monkeypatch.chdir(here)
