@@ -1,4 +1,4 @@
-"""The grid file's keys are those that the parts behind it read: none accepted here and unknown there, or the reverse."""
+"""The grid file's keys are those that the parts behind it read: none is known to one side only."""
 
 from __future__ import annotations
 
