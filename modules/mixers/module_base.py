@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gridlaw.modules.mixers.base import MixerSpec
+from gridlaw.modules.models.rope import turns
 
 
 @dataclass(kw_only=True)
@@ -33,6 +34,16 @@ class ForwardContext:
     document_ids: Tensor | None = None
     outputs: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    _turns: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+
+    def turns(self, num_turned: int, num_kept: int) -> Tensor:
+        """`rope.turns` for these tokens, made once for all layers: num_turned rotated heads, then num_kept others."""
+        key = (num_turned, num_kept)
+        if key not in self._turns:
+            assert self.cos_TK is not None, "the model made no rotary tables"
+            assert self.sin_TK is not None, "the model made no rotary tables"
+            self._turns[key] = turns(self.cos_TK, self.sin_TK, num_turned, num_kept)
+        return self._turns[key]
 
 
 class Mixer(nn.Module):

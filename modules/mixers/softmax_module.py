@@ -13,7 +13,7 @@ from gridlaw.modules.errors import BadSetting
 from gridlaw.modules.kernels.attention import attention
 from gridlaw.modules.mixers.module_base import ForwardContext, Mixer
 from gridlaw.modules.mixers.softmax_spec import SoftmaxSpec
-from gridlaw.modules.models.rope import rotate
+from gridlaw.modules.models.rope import rotate, side_by_side
 from gridlaw.modules.scale import Scale
 
 
@@ -43,17 +43,19 @@ class SoftmaxMixer(Mixer):
     def project(self, x_BTD: Tensor, ctx: ForwardContext) -> tuple[Tensor, Tensor, Tensor]:
         """q [B, T, H, K], k and v [B, T, G, K], rotated where the spec says so.
 
-        One matrix product of the three weights side by side; they stay three parameters.
+        One matrix product of the three weights side by side; they stay three parameters. With rotation the features of
+        q and k are in the order of `side_by_side`, here and in caches.
         """
-        weight = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
-        qkv = F.linear(x_BTD, weight).unflatten(-1, (-1, self.head_dim))
-        if self.spec.uses_rope:
-            assert ctx.cos_TK is not None, "the model made no rotary tables"
-            assert ctx.sin_TK is not None, "the model made no rotary tables"
-            qk = rotate(qkv[:, :, : self.num_heads + self.num_kv_heads], ctx.cos_TK, ctx.sin_TK)
+        q_weight, k_weight, v_weight = self.q_proj.weight, self.k_proj.weight, self.v_proj.weight
+        heads = [self.num_heads, self.num_kv_heads, self.num_kv_heads]
+        if not self.spec.uses_rope:
+            qkv = F.linear(x_BTD, torch.cat([q_weight, k_weight, v_weight]))
         else:
-            qk = qkv[:, :, : self.num_heads + self.num_kv_heads]
-        return qk[:, :, : self.num_heads], qk[:, :, self.num_heads :], qkv[:, :, self.num_heads + self.num_kv_heads :]
+            pairs = [side_by_side(weight, self.head_dim) for weight in (q_weight, k_weight)]
+            qkv = F.linear(x_BTD, torch.cat([*pairs, v_weight]))
+            qkv = rotate(qkv, ctx.turns(heads[0] + heads[1], heads[2]))
+        q, k, v = qkv.unflatten(-1, (-1, self.head_dim)).split(heads, 2)
+        return q, k, v
 
     def output(self, o_BTHK: Tensor) -> Tensor:
         """The output projection, [B, T, D]."""

@@ -23,20 +23,25 @@ class RMSNorm(nn.Module):
 
 
 class _RMSNorm(torch.autograd.Function):
+    """With n = 1 / rms and g = dy · x: d weight = sum_t n_t g_t, dx = n dy·weight − x n³ (g·weight) / dim."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
-        rms = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-        ctx.save_for_backward(x, weight, rms)
-        return (wide * rms).mul_(weight).to(x.dtype)
+        inverse = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x, weight, inverse)
+        return (wide * inverse).mul_(weight).to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, rms = ctx.saved_tensors
-        wide, d_wide = (t if t.dtype == torch.float64 else t.float() for t in (x, d_y))
-        normed = wide * rms
-        d_weight = (d_wide * normed).flatten(0, -2).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
-        d_normed = d_wide * weight
-        along = (d_normed * normed).sum(-1, keepdim=True).div_(x.shape[-1])
-        return d_normed.sub_(normed.mul_(along)).mul_(rms).to(x.dtype), d_weight, None
+        x, weight, inverse = ctx.saved_tensors
+        dim = x.shape[-1]
+        wide, d_wide = (t.reshape(-1, dim).to(inverse.dtype) for t in (x, d_y))
+        inverse, wide_weight = inverse.reshape(-1, 1), weight.to(inverse.dtype)
+        with torch.autocast(x.device.type, enabled=False):  # sums as matrix-vector products, in full precision
+            products = d_wide * wide
+            d_weight = torch.mv(products.T, inverse[:, 0]).to(weight.dtype)
+            along = torch.mv(products, wide_weight)[:, None].mul_(inverse).mul_(inverse).mul_(inverse).div_(-dim)
+            d_x = (d_wide * wide_weight).mul_(inverse).addcmul_(wide, along)
+        return d_x.view(x.shape).to(x.dtype), d_weight, None
