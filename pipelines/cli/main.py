@@ -21,7 +21,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "plan": ("gridlaw.pipelines.cli.grid:plan", "Show what a run would do, and what it costs. Starts nothing."),
     "status": ("gridlaw.pipelines.cli.grid:status", "Show what the ledger holds of a grid."),
     "report": ("gridlaw.pipelines.cli.grid:report", "Make a grid's report page again from the ledger."),
-    "describe": ("gridlaw.pipelines.cli.describe:describe", "Show an architecture at a scale: layers, parameters, FLOPs."),
+    "describe": (
+        "gridlaw.pipelines.cli.describe:describe",
+        "Show an architecture at a scale: layers, parameters, FLOPs.",
+    ),
     "fit": ("gridlaw.pipelines.laws.command:fit_command", "Fit a scaling law to a table."),
     "ui": ("gridlaw.pipelines.cli.ui:ui", "Open the MLflow UI for a local grid."),
 }

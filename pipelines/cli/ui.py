@@ -31,7 +31,10 @@ def ui(store: str, port: int, host: str) -> None:
     database = Path(store).resolve() / "mlflow.db"
     if not database.exists():
         raise BadInput(
-            "--store", seen=store, allowed="a folder with a ledger (mlflow.db)", hint="run a grid first: gridlaw run quickstart"
+            "--store",
+            seen=store,
+            allowed="a folder with a ledger (mlflow.db)",
+            hint="run a grid first: gridlaw run quickstart",
         )
     port = _free_port(host, port)
     server = _start(database, host, port)
@@ -56,14 +59,18 @@ def _start(database: Path, host: str, port: int) -> subprocess.Popen[bytes]:
 
     signal.signal(signal.SIGTERM, on_sigterm)
     # Its own group: Ctrl-C reaches us alone, and we end the server with its workers.
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
 
 
 def _wait_until_up(server: subprocess.Popen[bytes], host: str, port: int, limit_seconds: float = 60.0) -> None:
     deadline = time.monotonic() + limit_seconds
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            raise Surroundings(f"the MLflow server ended at once: {(server.stderr.read() if server.stderr else b'').decode()[-800:]}")
+            raise Surroundings(
+                f"the MLflow server ended at once: {(server.stderr.read() if server.stderr else b'').decode()[-800:]}"
+            )
         try:
             with urllib.request.urlopen(f"http://{host}:{port}/health", timeout=2):
                 return

@@ -94,5 +94,7 @@ class Graph:
             return False
         cause = self.nodes[lost[0]]
         node.state = "blocked"
-        node.reason = cause.reason if cause.state == "blocked" else f"{' '.join(map(str, cause.key))} failed: {cause.reason}"
+        node.reason = (
+            cause.reason if cause.state == "blocked" else f"{' '.join(map(str, cause.key))} failed: {cause.reason}"
+        )
         return True

@@ -47,6 +47,7 @@ CONFIG_FILE = "config.json"
 _PAGE = 1000
 _STORE_TAG = PREFIX + "store"
 _TOKEN_TAG = PREFIX + "request"
+_TABLES_TAG = "mlflow.loggedArtifacts"  # by which MLflow's page finds tables
 
 
 class Ledger:
@@ -160,6 +161,13 @@ class Ledger:
         """The resolved values behind a run's fingerprint, to show drift field by field; None if they are gone."""
         found = self.read_json(run_id, IDENTITY_FILE)
         return found if isinstance(found, dict) else None
+
+    def metric_history(self, run_id: str, metric: str) -> list[tuple[int, float]]:
+        """(step, value) of all that was logged of a metric, by step."""
+        found = self.tracking.call(
+            f"read {metric} of run {run_id}", lambda client: client.get_metric_history(run_id, metric)
+        )
+        return sorted({each.step: each.value for each in found}.items())
 
     # Writing
 
@@ -326,8 +334,11 @@ class Ledger:
         columns = list(dict.fromkeys(key for row in rows for key in row))
         table = {"columns": columns, "data": [[_plain(row.get(column)) for column in columns] for row in rows]}
         self.log_text(run_id, name, json.dumps(table))
-        listed = json.dumps([{"path": name, "type": "table"}])
-        self._log(run_id, raw_tags={"mlflow.loggedArtifacts": listed})
+        run = self.tracking.call(f"read run {run_id}", lambda client: client.get_run(run_id))
+        listed = json.loads(run.data.tags.get(_TABLES_TAG, "[]"))
+        entry = {"path": name, "type": "table"}
+        if entry not in listed:
+            self._log(run_id, raw_tags={_TABLES_TAG: json.dumps([*listed, entry])})
 
     # Calls
 

@@ -1,0 +1,146 @@
+"""The commands about grids: run, plan, status, report."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import click
+
+from gridlaw.pipelines.plan import GridPlan, grids_folder, make_plan
+from gridlaw.platform.errors import BadInput
+
+
+def load_plan(grid: str) -> GridPlan:
+    """The plan of a file, or of a shipped grid by its name."""
+    from gridlaw.platform.spec.load import load_grid
+
+    return make_plan(load_grid(grid, shipped_folder=grids_folder()))
+
+
+@click.command()
+@click.argument("grid")
+@click.option(
+    "--rerun", is_flag=True, help="Train drifted points again; old runs are tagged superseded, none is deleted."
+)
+@click.option("--plain", is_flag=True, help="Plain lines instead of the live table.")
+def run(grid: str, rerun: bool, plain: bool) -> None:
+    """Run GRID, a YAML file or the name of a shipped grid. Does only what is missing."""
+    from gridlaw.pipelines.grid.submission import Watcher, run_grid
+
+    plan = load_plan(grid)
+    for warning in plan.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    with _Screen(plan, plain=plain) as screen:
+        ended = run_grid(plan, rerun=rerun, watcher=Watcher(tick=screen.tick, say=screen.say))
+    _print_end(plan, grid, ended)
+    raise SystemExit(ended.exit_code)
+
+
+class _Screen:
+    """The live table, made when work starts: a run with nothing to do shows none."""
+
+    def __init__(self, plan: GridPlan, *, plain: bool) -> None:
+        self._plan, self._plain = plan, plain
+        self._table: Any = None
+        self._watch: Any = None
+
+    def __enter__(self) -> _Screen:
+        return self
+
+    def tick(self, driver: Any) -> None:
+        if self._table is None:
+            from gridlaw.pipelines.grid.watch import Watch
+            from gridlaw.pipelines.live import LiveTable
+
+            self._table = LiveTable(self._plan.spec.name, live=False if self._plain else None)
+            self._table.__enter__()
+            self._watch = Watch(self._table)
+        self._watch.tick(driver)
+
+    def say(self, sentence: str) -> None:
+        click.echo(sentence, err=True)
+
+    def __exit__(self, *error: Any) -> None:
+        if self._table is not None:
+            self._table.__exit__(*error)
+
+
+def _print_end(plan: GridPlan, grid: str, ended: Any) -> None:
+    if ended.already_done:
+        click.echo(f"{ended.num_points} points already done")
+        click.echo(f"report: {ended.report}")
+        return
+    if ended.stopped:
+        signals = {130: "Ctrl-C", 143: signal.Signals.SIGTERM.name}
+        click.echo(
+            f"{signals.get(ended.exit_code, ended.stopped)}: stopped with {ended.num_done} of {ended.num_points} points "
+            f"done; what ran was saved. To go on: gridlaw run {grid}",
+            err=True,
+        )
+        return
+    from rich.console import Console
+
+    from gridlaw.pipelines.report.terminal import laws_table
+
+    if ended.data.laws:
+        Console(highlight=False).print(laws_table(ended.data))
+    for problem in ended.problems:
+        click.echo(f"{problem.status}: {problem.kind} {problem.name}: {problem.reason}", err=True)
+    click.echo(f"{ended.num_done} of {ended.num_points} points done")
+    click.echo(f"report: {ended.report}")
+    store = plan.spec.run.store
+    click.echo(f"MLflow: gridlaw ui{f' --store {store}' if store else ''}")
+
+
+@click.command()
+@click.argument("grid")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan(grid: str, as_json: bool) -> None:
+    """Show what running GRID would do, point by point, and what it costs. Starts nothing."""
+    from gridlaw.pipelines.grid.preview import preview, print_preview
+
+    planned = load_plan(grid)
+    shown = preview(planned)
+    if as_json:
+        click.echo(json.dumps(shown))
+        return
+    for warning in planned.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    print_preview(shown)
+
+
+@click.command()
+@click.argument("grid")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(grid: str, as_json: bool) -> None:
+    """Show what the ledger holds of GRID: done, running and where, failed and why, left."""
+    from gridlaw.pipelines.grid.preview import print_status, status_of
+
+    shown = status_of(load_plan(grid))
+    if as_json:
+        click.echo(json.dumps(shown))
+    else:
+        print_status(shown)
+
+
+@click.command()
+@click.argument("grid")
+def report(grid: str) -> None:
+    """Make the report page of GRID again from the ledger."""
+    from gridlaw.pipelines.grid.submission import Place, write_report
+
+    planned = load_plan(grid)
+    place = Place.of(planned)
+    store = place.store(create=False)
+    ledger = place.ledger(planned, store)
+    if ledger is None:
+        raise BadInput(
+            "grid",
+            seen=grid,
+            allowed="a grid with an experiment in the ledger",
+            hint=f"run it first: gridlaw run {grid}",
+        )
+    path, _ = write_report(planned, ledger, store)
+    click.echo(f"report: {path}")

@@ -1,0 +1,228 @@
+"""From plan and ledger to what a report shows. Reads only; a report can be made again at any time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from gridlaw.pipelines.grid.records import DETAILS, LAW
+from gridlaw.pipelines.grid.state import GridState, law_name
+from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan, summary_costs
+from gridlaw.pipelines.report.data import (
+    FailureRow,
+    GridSummary,
+    LawRow,
+    MetricValue,
+    PointRow,
+    ReportData,
+    Savings,
+    TrunkRow,
+)
+from gridlaw.platform.ledger.ledger import Ledger
+from gridlaw.platform.ledger.records import RunRecord
+
+CURVE_POINTS = 200
+_VERSIONS = ("gridlaw", "torch", "lightning", "ray", "mlflow")
+
+
+def collect(
+    plan: GridPlan, ledger: Ledger, state: GridState, *, hardware: str, wall_seconds: float | None
+) -> ReportData:
+    """Everything that the report shows of this file's points, laws and failures."""
+    failed = _failed_runs(ledger, plan)
+    points = tuple(_point(plan, ledger, state, point, failed) for point in plan.points)
+    trunks = tuple(_trunk(ledger, state, trunk, failed) for trunk in plan.trunks)
+    costs = summary_costs(plan)
+    trained = sum(row.tokens for row in trunks) + sum(
+        (point.total_steps - point.trunk_steps) * plan.trunk_of(point).batch_tokens
+        for point, row in zip(plan.points, points, strict=True)
+        if row.status == "done"
+    )
+    alone = sum(row.tokens or 0 for row in points if row.status == "done")
+    flops_per_token = {trunk.name: trunk.flops_per_token for trunk in plan.trunks}
+    flops = sum(row.tokens * flops_per_token[row.name] for row in trunks) + sum(
+        (point.total_steps - point.trunk_steps) * plan.trunk_of(point).batch_tokens * flops_per_token[point.trunk]
+        for point, row in zip(plan.points, points, strict=True)
+        if row.status == "done"
+    )
+    assert costs["points"] == len(points)
+    return ReportData(
+        experiment=plan.spec.name,
+        created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        versions={name: metadata.version(name) for name in _VERSIONS},
+        hardware=hardware,
+        grid=_summary(plan),
+        points=points,
+        trunks=trunks,
+        laws=_laws(plan, ledger, state),
+        failures=tuple(_failure(run, plan) for run in failed.values()),
+        savings=Savings(
+            tokens_trained=trained,
+            tokens_without_sharing=alone,
+            train_flops=flops,
+            train_flops_without_sharing=sum(
+                point.train_flops for point, row in zip(plan.points, points, strict=True) if row.status == "done"
+            ),
+        ),
+        wall_seconds=wall_seconds,
+        notes=plan.warnings,
+    )
+
+
+def hardware_text() -> str:
+    """This machine's processor, cores and memory in words, for a report of a run on it."""
+    model = ""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            model = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "")
+    except OSError:
+        pass
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{cores} cores{f' ({model})' if model else ''}, {memory:.0f} GiB memory"
+
+
+def _point(
+    plan: GridPlan, ledger: Ledger, state: GridState, point: PointPlan, failed: dict[str, RunRecord]
+) -> PointRow:
+    trunk = plan.trunk_of(point)
+    standing = state.points[point.name]
+    status, reason = _status(point, standing.status == "done", failed)
+    seconds = (
+        (standing.run.number("seconds") or 0.0) if standing.run is not None and standing.status == "done" else None
+    )
+    metrics: dict[str, MetricValue] = {}
+    for evaluation in plan.evaluations:
+        done = state.evaluations[point.name, evaluation.name]
+        if done.status == "done" and done.run is not None:
+            metrics |= _metrics(ledger, done.run, list(evaluation.kind.metrics))
+            seconds = (seconds or 0.0) + (done.run.number("seconds") or 0.0)
+    return PointRow(
+        name=point.name,
+        stage=point.id.stage or "",
+        architecture=point.id.architecture,
+        scale=point.id.scale,
+        budget=point.id.budget.label,
+        seed=point.id.seed,
+        num_params=trunk.num_params,
+        num_params_own=trunk.num_params_own,
+        tokens=point.tokens,
+        status=status,
+        reason=reason,
+        metrics=metrics,
+        train_flops=point.train_flops,
+        six_nd=6.0 * trunk.num_params * point.tokens,
+        seconds=seconds,
+        device_seconds=seconds,
+    )
+
+
+def _status(point: PointPlan, done: bool, failed: dict[str, RunRecord]) -> tuple[str, str]:
+    if done:
+        return "done", ""
+    run = failed.get(point.name)
+    if run is not None:
+        return ("diverged" if run.diverged else "failed"), run.reason
+    trunk = failed.get(point.trunk)
+    if trunk is not None:
+        return "blocked", f"its trunk {'diverged' if trunk.diverged else 'failed'}: {trunk.reason}"
+    return "not run", ""
+
+
+def _metrics(ledger: Ledger, run: RunRecord, names: Sequence[str]) -> dict[str, MetricValue]:
+    """An evaluation's metrics with intervals and chance levels, as its details artifact has them."""
+    kept = ledger.read_json(run.run_id, DETAILS) or {}
+    details: dict[str, Any] = kept.get("details", {})
+    found = {}
+    for name in names:
+        if name not in run.metrics:
+            continue
+        own = details.get(name)
+        more = {key: own.get(key) for key in ("low", "high", "chance")} if isinstance(own, dict) else {}
+        found[name] = MetricValue(value=run.metrics[name], num_samples=kept.get("num_samples"), **more)
+    return found
+
+
+def _trunk(ledger: Ledger, state: GridState, trunk: TrunkPlan, failed: dict[str, RunRecord]) -> TrunkRow:
+    standing = state.trunks[trunk.name]
+    common = {"name": trunk.name, "architecture": trunk.architecture, "scale": trunk.scale, "seed": trunk.seed}
+    if standing.run is None:
+        return TrunkRow(**common, stage=trunk.stage or "", status="not run" if trunk.branch_steps else "none")
+    run = standing.run
+    steps = int(run.number("steps") or 0)
+    seconds = run.number("seconds")
+    curve = ledger.metric_history(run.run_id, "loss")
+    thinned = curve[:: max(1, len(curve) // CURVE_POINTS)]
+    return TrunkRow(
+        **common,
+        stage=trunk.stage or "",
+        steps=steps,
+        tokens=steps * trunk.batch_tokens,
+        seconds=seconds,
+        device_seconds=seconds,
+        tokens_per_second=steps * trunk.batch_tokens / seconds if seconds else None,
+        train_flops=steps * trunk.batch_tokens * trunk.flops_per_token,
+        status="failed" if trunk.name in failed else "done",
+        reason=run.reason,
+        curve_tokens=tuple(float(step * trunk.batch_tokens) for step, _ in thinned),
+        curve_loss=tuple(value for _, value in thinned),
+    )
+
+
+def _laws(plan: GridPlan, ledger: Ledger, state: GridState) -> tuple[LawRow, ...]:
+    rows = []
+    for law in plan.laws:
+        for architecture in dict.fromkeys(trunk.architecture for trunk in plan.trunks):
+            run = state.laws.get(law_name(law, architecture))
+            kept = ledger.read_json(run.run_id, LAW) if run is not None else None
+            if kept is not None:
+                rows.append(LawRow.from_dict(kept["row"]))
+            else:
+                reason = "too few of its points are done"
+                rows.append(LawRow(target=law.target, architecture=architecture, form=law.form, reason=reason))
+    return tuple(rows)
+
+
+def _failed_runs(ledger: Ledger, plan: GridPlan) -> dict[str, RunRecord]:
+    """Runs of this plan whose newest state is FAILED, by name; a run of other settings is not this plan's."""
+    wanted = {trunk.name: trunk.fingerprint for trunk in plan.trunks}
+    wanted |= {point.name: point.fingerprint for point in plan.points}
+    found: dict[str, RunRecord] = {}
+    for kind in ("trunk", "point", "evaluation"):
+        for run in ledger.find_runs(kind):
+            current = kind == "evaluation" or wanted.get(run.name) == run.fingerprint
+            if run.status == "FAILED" and current and not run.superseded:
+                found.setdefault(run.name, run)
+    return found
+
+
+def _failure(run: RunRecord, plan: GridPlan) -> FailureRow:
+    return FailureRow(
+        name=run.name,
+        kind=run.kind,
+        status="diverged" if run.diverged else "failed",
+        reason=run.reason,
+        attempts=int(run.number("attempts") or 1),
+    )
+
+
+def _summary(plan: GridPlan) -> GridSummary:
+    points = [point.id for point in plan.points]
+    first = plan.trunks[0]
+    optimizer, schedule = first.training["optimizer"], first.training["schedule"]
+    training = (
+        f"{optimizer['name']}, {schedule['name']} with {schedule['decay_fraction']:.0%} decay ({schedule['decay_shape']}), "
+        f"{first.batch_tokens:,} tokens a step, {first.training['precision']}"
+    )
+    return GridSummary(
+        architectures=tuple(dict.fromkeys(point.architecture for point in points)),
+        scales=tuple(dict.fromkeys(point.scale for point in points)),
+        budgets=tuple(dict.fromkeys(point.budget.label for point in points)),
+        seeds=tuple(dict.fromkeys(point.seed for point in points)),
+        context=first.context,
+        data=", ".join(str(part["source"].get("name", part["source"])) for part in first.data.declaration["mixture"]),
+        training=training,
+    )

@@ -1,0 +1,350 @@
+"""The driver: owns the DAG of one submission, submits what is ready, turns every end into a record, reports.
+
+Concurrency. One driver per experiment holds the lease. It runs in one thread: submit ready nodes, wait up to a second
+for ends, write them to the ledger, show progress. Workers write only into their own attempt's folder and their own
+run's metrics. No Ray object of one stage is an argument of another, so a crash loses one node's attempt and nothing
+else: the next attempt, or the next submission, goes on from the newest checkpoint in the store.
+
+A node that failed for a reason that may pass (``outcome.TRY_AGAIN``) is tried again up to ``MAX_ATTEMPTS`` times, out of
+memory with half the micro-batch at the same token batch. A failed trunk leaves its branches blocked; everything else
+goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gridlaw.modules.training import checkpoint_files
+from gridlaw.pipelines.evaluations.registry import Evaluation
+from gridlaw.pipelines.grid.executor import RayExecutor
+from gridlaw.pipelines.grid.graph import Graph, Node, NodeKey
+from gridlaw.pipelines.grid.laws import LawBook
+from gridlaw.pipelines.grid.outcome import TRY_AGAIN, Failure, Outcome
+from gridlaw.pipelines.grid.records import Records, seconds_of
+from gridlaw.pipelines.grid.state import attempt_folder, evaluation_name
+from gridlaw.pipelines.grid.tasks import TaskBuilder
+from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan
+from gridlaw.platform.store.base import Store
+
+MAX_ATTEMPTS = 3
+WAIT_SECONDS = 0.5
+STOP_SECONDS = 8.0
+"""How long running tasks may take to save after being asked to stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something that did not succeed: told at the end, in the report and on its run."""
+
+    name: str
+    kind: str
+    status: str
+    reason: str
+    attempts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """How much may run at a time. unit: CPU or GPU, what a training task asks for."""
+
+    num_devices: float
+    unit: str
+    max_parallel: int | None
+
+
+@dataclass
+class Driver:
+    """One submission. ``should_stop`` gives the reason to stop, or nothing; ``tick`` shows progress."""
+
+    plan: GridPlan
+    records: Records
+    store: Store
+    tasks: TaskBuilder
+    executor: RayExecutor
+    capacity: Capacity
+    should_stop: Callable[[], str]
+    tick: Callable[[Driver], None]
+    say: Callable[[str], None]
+    graph: Graph = field(default_factory=Graph)
+    problems: list[Problem] = field(default_factory=list)
+    _in_use: dict[NodeKey, float] = field(default_factory=dict)
+    _micro_batch: dict[str, int] = field(default_factory=dict)
+    _seconds: dict[str, float] = field(default_factory=dict)
+    _fitted: dict[NodeKey, tuple[dict[str, Any], str]] = field(default_factory=dict)
+    """Identity and fingerprint of what a refit was given: more points may arrive while it runs."""
+
+    def __post_init__(self) -> None:
+        self._trunks = {trunk.name: trunk for trunk in self.plan.trunks}
+        self._points = {point.name: point for point in self.plan.points}
+        self._evaluations = {evaluation.name: evaluation for evaluation in self.plan.evaluations}
+        self.laws = LawBook(self.plan, self.records.state)
+        for name, standing in self.records.state.trunks.items():
+            self._seconds[name] = seconds_of(standing.run)
+            stored = standing.run.number("micro_batch") if standing.run is not None else None
+            if stored:
+                self._micro_batch[name] = int(stored)
+        self._build()
+
+    def run(self) -> str:
+        """Work until nothing is left, or until asked to stop; returns the reason to stop, or nothing."""
+        for refit in self.laws.outdated():
+            self._add_refit(*refit)
+        while not self.graph.finished():
+            reason = self.should_stop()
+            if reason:
+                self._stop(reason)
+                return reason
+            self._submit_ready()
+            for key, outcome in self.executor.wait(WAIT_SECONDS):
+                self._ended(key, outcome)
+            self.tick(self)
+        self.records.finish_laws()
+        return ""
+
+    # The graph
+
+    def _build(self) -> None:
+        state = self.records.state
+        for folder, data in self.plan.data.items():
+            if self._needs_data(folder):
+                self.graph.add(Node(key=("prepare", folder), priority=float("inf")))
+                assert data.folder == folder
+        for trunk in self.plan.trunks:
+            undone = [point for point in trunk.points if state.points[point.name].status != "done"]
+            self._add_trunk(trunk, undone)
+            for point in trunk.points:
+                for evaluation in self.plan.evaluations:
+                    if state.evaluations[point.name, evaluation.name].status != "done":
+                        self._add_evaluation(trunk, point, evaluation)
+
+    def _needs_data(self, folder: str) -> bool:
+        state = self.records.state
+        for trunk in self.plan.trunks:
+            if trunk.data.folder == folder:
+                for point in trunk.points:
+                    asked = [state.evaluations[point.name, each.name] for each in self.plan.evaluations]
+                    if any(each.status != "done" for each in (state.points[point.name], *asked)):
+                        return True
+        return False
+
+    def _add_trunk(self, trunk: TrunkPlan, undone: list[PointPlan]) -> None:
+        """Segments up to each branch point that has no checkpoint yet, and the branches."""
+        standing = self.records.state.trunks[trunk.name]
+        there: set[int] = set()
+        if standing.run is not None:
+            folder = attempt_folder(self.store, standing.run.run_id)
+            there = {
+                step for step, path in checkpoint_files.checkpoints(folder) if checkpoint_files.fault(path) is None
+            }
+        begin: tuple[NodeKey, ...] = (("prepare", trunk.data.folder),)
+        if trunk.parent is not None and ("decay", trunk.parent.name) in self.graph.nodes:
+            begin += (("decay", trunk.parent.name),)
+        last: tuple[NodeKey, ...] = begin
+        steps = sorted({point.trunk_steps for point in undone if point.trunk_steps > 0})
+        rest = {step: sum(p.total_steps - p.trunk_steps for p in undone if p.trunk_steps >= step) for step in steps}
+        for step in steps:
+            if step not in there:
+                key: NodeKey = ("segment", trunk.name, step)
+                hanging = (steps[-1] - step + rest[step]) * trunk.batch_tokens * trunk.flops_per_token
+                self.graph.add(Node(key=key, depends_on=last, priority=hanging))
+                last = (key,)
+        for point in undone:
+            segment = ("segment", trunk.name, point.trunk_steps)
+            depends = (segment,) if segment in self.graph.nodes else begin
+            cost = (point.total_steps - point.trunk_steps) * trunk.batch_tokens * trunk.flops_per_token
+            self.graph.add(Node(key=("decay", point.name), depends_on=depends, priority=cost))
+
+    def _add_evaluation(self, trunk: TrunkPlan, point: PointPlan, evaluation: Evaluation) -> None:
+        decay: NodeKey = ("decay", point.name)
+        depends = (decay,) if decay in self.graph.nodes else (("prepare", trunk.data.folder),)
+        self.graph.add(Node(key=("evaluate", point.name, evaluation.name), depends_on=depends))
+
+    def _add_refit(self, law: int, architecture: str, num_points: int) -> None:
+        key: NodeKey = ("refit", law, architecture, num_points)
+        if key not in self.graph.nodes:
+            earlier = [
+                n.key
+                for n in self.graph.of_kind("refit")
+                if n.key[1:3] == key[1:3] and n.state in ("waiting", "running")
+            ]
+            self.graph.add(Node(key=key, depends_on=tuple(earlier), priority=float("inf")))
+
+    # Starting
+
+    def _submit_ready(self) -> None:
+        for node in self.graph.ready():
+            devices = self._devices(node)
+            in_use = sum(self._in_use.values())
+            full = in_use + devices > self.capacity.num_devices + 1e-9
+            limit = self.capacity.max_parallel
+            if full or (limit is not None and len(self._in_use) >= limit):
+                break  # the next in line waits for its place, so that a large trial is not starved by small ones
+            self._start(node, devices)
+
+    def _start(self, node: Node, devices: float) -> None:
+        stage, task, name = self._task(node)
+        self.graph.start(node.key)
+        self._in_use[node.key] = devices
+        on_gpu = self.capacity.unit == "GPU" and node.kind in ("segment", "decay", "evaluate")
+        self.executor.submit(
+            node.key,
+            stage,
+            task,
+            name=name,
+            num_cpus=0 if on_gpu else max(devices, 0.01),
+            num_gpus=devices if on_gpu else 0,
+        )
+
+    def _devices(self, node: Node) -> float:
+        run = self.plan.spec.run
+        if node.kind in ("segment", "decay"):
+            return run.devices_for(self._trunk_of(node).scale)
+        if node.kind == "evaluate":
+            asked = run.evaluations.get(str(node.key[2]))
+            return asked.devices if asked is not None and asked.devices is not None else 1.0
+        return 1.0
+
+    def _task(self, node: Node) -> tuple[str, dict[str, Any], str]:
+        """(stage, task, name in Ray's dashboard); opens the runs that the task writes to."""
+        kind = node.kind
+        if kind == "prepare":
+            return kind, self.tasks.prepare(self.plan.data[str(node.key[1])]), f"prepare {node.key[1]}"
+        if kind == "refit":
+            law, architecture = self.plan.laws[int(node.key[1])], str(node.key[2])
+            self._fitted[node.key] = self.laws.identity_of(int(node.key[1]), architecture)
+            return kind, self.laws.task(int(node.key[1]), architecture), f"refit {law.name} {law.form} {architecture}"
+        trunk = self._trunk_of(node)
+        parent = None if trunk.parent is None else self.records.run_ids[trunk.parent.name]
+        micro_batch = self._micro_batch.get(trunk.name)
+        if kind == "segment":
+            run_id = self.records.open_trunk(trunk)
+            task = self.tasks.segment(
+                trunk, until_step=int(node.key[2]), run_id=run_id, parent_run_id=parent, micro_batch=micro_batch
+            )
+            return kind, task, f"{trunk.name} trunk"
+        point = self._points[str(node.key[1])]
+        if kind == "decay":
+            trunk_run = self.records.run_ids.get(trunk.name)
+            run_id = self.records.open_point(trunk, point)
+            task = self.tasks.decay(
+                trunk, point, run_id=run_id, trunk_run_id=trunk_run, parent_run_id=parent, micro_batch=micro_batch
+            )
+            return kind, task, point.name
+        evaluation = self._evaluations[str(node.key[2])]
+        run_id = self.records.open_evaluation(trunk, point, evaluation)
+        task = self.tasks.evaluate(evaluation, trunk, run_id=run_id, point_run_id=self.records.run_ids[point.name])
+        return kind, task, evaluation_name(point.name, evaluation.name)
+
+    def _trunk_of(self, node: Node) -> TrunkPlan:
+        name = str(node.key[1])
+        return self._trunks[name] if node.kind == "segment" else self._trunks[self._points[name].trunk]
+
+    # Ends
+
+    def _ended(self, key: NodeKey, outcome: Outcome) -> None:
+        self._in_use.pop(key, None)
+        node = self.graph.nodes[key]
+        if outcome.failure is not None:
+            self._failed(node, outcome.failure)
+            return
+        assert outcome.result is not None
+        self.graph.done(key)
+        getattr(self, f"_{node.kind}_done")(node, outcome.result)
+
+    def _prepare_done(self, node: Node, result: dict[str, Any]) -> None:
+        train = result["counts"]["train"]
+        self.say(
+            f"data ready: {train['windows']:,} training windows, {result['counts']['heldout']['documents']:,} held-out documents"
+        )
+
+    def _segment_done(self, node: Node, result: dict[str, Any]) -> None:
+        trunk = self._trunk_of(node)
+        self._micro_batch[trunk.name] = result["micro_batch"]
+        self._seconds[trunk.name] = self._seconds.get(trunk.name, 0.0) + (
+            result["seconds"] if result["executed_now"] else 0.0
+        )
+        more = [n for n in self.graph.of_kind("segment") if n.key[1] == trunk.name and n.state == "waiting"]
+        self.records.segment_done(trunk, result, seconds=self._seconds[trunk.name], last=not more)
+        for sentence in result["damaged"]:
+            self.say(f"{trunk.name}: damaged checkpoint passed over: {sentence}")
+
+    def _decay_done(self, node: Node, result: dict[str, Any]) -> None:
+        self.records.finish_point(self._points[str(node.key[1])], result)
+
+    def _evaluate_done(self, node: Node, result: dict[str, Any]) -> None:
+        point, evaluation = self._points[str(node.key[1])], self._evaluations[str(node.key[2])]
+        self.records.finish_evaluation(point, evaluation, result)
+        for refit in self.laws.gained(point, evaluation, result["metrics"]):
+            self._add_refit(*refit)
+
+    def _refit_done(self, node: Node, result: dict[str, Any]) -> None:
+        law, architecture = int(node.key[1]), str(node.key[2])
+        values, fingerprint = self._fitted.pop(node.key)
+        self.records.refitted(self.plan.laws[law], architecture, fingerprint, values, result)
+
+    def _failed(self, node: Node, failure: Failure) -> None:
+        if failure.kind in TRY_AGAIN and node.attempts < MAX_ATTEMPTS and self._lighten(node, failure):
+            self.say(f"{_label(node)}: {failure.reason}; trying again ({node.attempts + 1} of {MAX_ATTEMPTS})")
+            self.graph.again(node.key, failure.reason)
+            return
+        if failure.kind == "stopped":
+            self.graph.again(node.key, failure.reason)
+            return
+        blocked = self.graph.fail(node.key, failure.reason)
+        diverged = failure.kind == "diverged"
+        self.say(f"{_label(node)} {'diverged' if diverged else 'failed'}: {failure.reason}")
+        name = _run_name(node)
+        if name:
+            self.records.fail(name, failure.reason, diverged=diverged, error=failure.traceback)
+        status = "diverged" if diverged else "failed"
+        kind = {"segment": "trunk", "decay": "point", "evaluate": "evaluation", "refit": "law"}.get(node.kind, "data")
+        self.problems.append(
+            Problem(name=name or _label(node), kind=kind, status=status, reason=failure.reason, attempts=node.attempts)
+        )
+        for each in blocked:
+            if each.kind == "decay":
+                self.problems.append(
+                    Problem(name=str(each.key[1]), kind="point", status="blocked", reason=each.reason, attempts=0)
+                )
+
+    def _lighten(self, node: Node, failure: Failure) -> bool:
+        """After running out of memory: half the micro-batch at the same token batch; False if it cannot be halved."""
+        if failure.kind != "memory" or node.kind not in ("segment", "decay"):
+            return True
+        trunk = self._trunk_of(node)
+        sequences = trunk.batch_tokens // trunk.context
+        now = self._micro_batch.get(trunk.name, sequences)
+        smaller = [size for size in range(1, now) if sequences % size == 0]
+        if smaller:
+            self._micro_batch[trunk.name] = smaller[-1]
+        return bool(smaller)
+
+    def _stop(self, reason: str) -> None:
+        """Ask running tasks to save and leave, wait a bounded time, then end them; what they saved is not lost."""
+        self.say(f"{reason}: saving what runs")
+        self.store.write_bytes(_inside(self.store, self.tasks.stop_file), b"stop\n", durable=False)
+        deadline = time.monotonic() + STOP_SECONDS
+        while self.executor.num_running() and time.monotonic() < deadline:
+            for key, outcome in self.executor.wait(0.2):
+                self._ended(key, outcome)
+        self.executor.kill_all()
+        self.records.finish_laws()
+        self.records.stop_all(reason)
+
+
+def _label(node: Node) -> str:
+    return " ".join(map(str, node.key))
+
+
+def _run_name(node: Node) -> str:
+    """Name of the run that a node writes to; laws' runs keep what they have."""
+    if node.kind == "evaluate":
+        return evaluation_name(str(node.key[1]), str(node.key[2]))
+    return str(node.key[1]) if node.kind in ("segment", "decay") else ""
+
+
+def _inside(store: Store, path: str) -> str:
+    return path.removeprefix(store.address).lstrip("/")

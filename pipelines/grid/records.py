@@ -1,0 +1,206 @@
+"""How trunks, points, evaluations and laws are written into the ledger: names, flat tags, params, artifacts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gridlaw.pipelines.evaluations.registry import Evaluation
+from gridlaw.pipelines.grid.state import MODEL_FOLDER, GridState, evaluation_name, law_name
+from gridlaw.pipelines.plan import GridPlan, LawPlan, PointPlan, TrunkPlan
+from gridlaw.platform import identity
+from gridlaw.platform.ledger.ledger import Ledger
+from gridlaw.platform.ledger.records import RunRecord
+from gridlaw.platform.ledger.sender import JOURNAL_FILE, JournalPump
+from gridlaw.platform.store.base import attempt_name
+
+HISTORY = "history.json"
+LAW = "law.json"
+DETAILS = "details.json"
+
+
+@dataclass
+class Records:
+    """Opens, finishes and fails the runs of one submission. Run ids by name stay known for the tasks that need them."""
+
+    plan: GridPlan
+    ledger: Ledger
+    state: GridState
+    parent_id: str
+    pump: JournalPump
+    """Sends what workers append to their journals."""
+    attempts: Path
+    run_ids: dict[str, str] = field(default_factory=dict)
+    opened: set[str] = field(default_factory=set)
+    """Names of runs that are RUNNING because of this submission."""
+    _histories: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for standings in (self.state.trunks, self.state.points):
+            self.run_ids.update(
+                {
+                    name: each.run.run_id
+                    for name, each in standings.items()
+                    if each.run is not None and each.status != "drift"
+                }
+            )
+        for (point, evaluation), each in self.state.evaluations.items():
+            if each.run is not None:
+                self.run_ids[evaluation_name(point, evaluation)] = each.run.run_id
+        self.run_ids.update({name: run.run_id for name, run in self.state.laws.items()})
+
+    def open_trunk(self, trunk: TrunkPlan) -> str:
+        params = {"batch_tokens": trunk.batch_tokens, "lr": trunk.training["optimizer"]["lr"]}
+        return self._open(
+            "trunk", trunk.name, trunk.fingerprint, tags=self._trunk_tags(trunk), params=params, identity=trunk.identity
+        )
+
+    def open_point(self, trunk: TrunkPlan, point: PointPlan) -> str:
+        tags = self._trunk_tags(trunk) | {"budget": point.id.budget.label, "tokens": point.tokens, "trunk": trunk.name}
+        params = {"N": trunk.num_params, "D": point.tokens, "lr": trunk.training["optimizer"]["lr"]}
+        return self._open("point", point.name, point.fingerprint, tags=tags, params=params, identity=point.identity)
+
+    def finish_point(self, point: PointPlan, result: dict[str, Any]) -> None:
+        """Training is over; evaluations add their metrics later."""
+        run_id = self.run_ids[point.name]
+        tags = {
+            "checkpoint": f"{attempt_name(run_id)}/{MODEL_FOLDER}",
+            "steps": result["steps"],
+            "executed_steps": result["executed_steps"],
+            "seconds": result["seconds"],
+        }
+        metrics = {"train_seconds": result["seconds"]}
+        self._closed(point.name)
+        self.ledger.finish_run(run_id, metrics=metrics, step=result["steps"], tags=tags)
+
+    def segment_done(self, trunk: TrunkPlan, result: dict[str, Any], *, seconds: float, last: bool) -> None:
+        """One more segment; the trunk's run ends with the last that this file needs, and is reopened for more."""
+        run_id = self.run_ids[trunk.name]
+        tags = {
+            "checkpoint": attempt_name(run_id),
+            "steps": result["steps"],
+            "tokens": result["tokens"],
+            "executed_steps": result["executed_steps"],
+            "micro_batch": result["micro_batch"],
+            "seconds": seconds,
+        }
+        if last:
+            self._closed(trunk.name)
+            self.ledger.finish_run(run_id, tags=tags)
+        else:
+            self.ledger.log_results(run_id, tags=tags)
+
+    def open_evaluation(self, trunk: TrunkPlan, point: PointPlan, evaluation: Evaluation) -> str:
+        tags = self._trunk_tags(trunk) | {
+            "budget": point.id.budget.label,
+            "point": point.name,
+            "evaluation": evaluation.name,
+        }
+        values = self.plan.evaluation_identity(point, evaluation)
+        return self._open(
+            "evaluation", evaluation_name(point.name, evaluation.name), identity.fingerprint(values), tags=tags,
+            identity=values,
+        )  # fmt: skip
+
+    def finish_evaluation(self, point: PointPlan, evaluation: Evaluation, result: dict[str, Any]) -> None:
+        """Details first, then the evaluation's own metrics and status, then the copies on the point's run."""
+        name = evaluation_name(point.name, evaluation.name)
+        run_id = self.run_ids[name]
+        details = {"metrics": result["metrics"], "details": result["details"], "num_samples": result["num_samples"]}
+        self.ledger.log_json(run_id, DETAILS, details)
+        tags = {"num_samples": result["num_samples"], "seconds": result["seconds"]}
+        self.ledger.finish_run(run_id, metrics=result["metrics"], step=point.total_steps, tags=tags)
+        self.opened.discard(name)
+        self.ledger.log_results(self.run_ids[point.name], metrics=result["metrics"], step=point.total_steps)
+
+    def refitted(
+        self, law: LawPlan, architecture: str, fingerprint: str, values: dict[str, Any], result: dict[str, Any]
+    ) -> None:
+        """A law's run is opened again at each refit; its history is a table with a row per number of points."""
+        name = law_name(law, architecture)
+        tags = {"architecture": architecture, "target": law.target, "form": law.form, "law": law.name}
+        run_id = self._open("law", name, fingerprint, tags=tags, identity=None)
+        row, fit = result["row"], result["fit"]
+        num_points = len(row["fitted"])
+        self.ledger.log_json(run_id, LAW, {"row": row, "fit": fit, "identity": values})
+        history = self._history(name, run_id)
+        history[:] = [each for each in history if each["num_points"] != num_points]
+        history.append(_history_row(num_points, row))
+        self.ledger.log_table(run_id, HISTORY, history)
+        metrics = {f"law_{each['name']}": each["value"] for each in row["parameters"]}
+        if row["r2"] is not None:
+            metrics["r2"] = row["r2"]
+        summary = {"fingerprint": fingerprint, "num_points": num_points, "verdict": row["verdict"] or row["reason"]}
+        self.ledger.log_results(run_id, metrics=metrics, step=num_points, tags=summary)
+
+    def finish_laws(self) -> None:
+        """Laws stay open while points may still arrive."""
+        for name in sorted(self.opened):
+            if name.startswith("law/"):
+                self.ledger.finish_run(self.run_ids[name])
+                self.opened.discard(name)
+
+    def fail(self, name: str, reason: str, *, diverged: bool, error: str) -> None:
+        if name in self.opened:
+            self._closed(name)
+            self.ledger.fail_run(self.run_ids[name], reason, diverged=diverged, error=error)
+
+    def stop_all(self, reason: str) -> None:
+        """Runs that were under way when the submission had to stop."""
+        for name in sorted(self.opened):
+            self._closed(name)
+            self.ledger.stop_run(self.run_ids[name], reason)
+
+    def _open(self, kind: str, name: str, fingerprint: str, **more: Any) -> str:
+        """Open or reopen the run of a name; at once if this submission has it open."""
+        if name in self.opened:
+            return self.run_ids[name]
+        if name in self.run_ids:
+            self.ledger.reopen_run(self.run_ids[name], parent_id=self.parent_id)
+        else:
+            self.run_ids[name] = self.ledger.start_run(
+                kind, name=name, fingerprint=fingerprint, parent_id=self.parent_id, **more
+            )
+        self.opened.add(name)
+        if kind in ("trunk", "point"):
+            self.pump.watch(self.run_ids[name], self.attempts / self.run_ids[name] / JOURNAL_FILE)
+        return self.run_ids[name]
+
+    def _closed(self, name: str) -> None:
+        """Before a run ends, the rest of its journal is sent; an outage leaves it for the next run of the grid."""
+        self.pump.finish(self.run_ids[name], timeout_seconds=5.0)
+        self.opened.discard(name)
+
+    def _trunk_tags(self, trunk: TrunkPlan) -> dict[str, Any]:
+        return {
+            "stage": trunk.stage,
+            "architecture": trunk.architecture,
+            "scale": trunk.scale,
+            "seed": trunk.seed,
+            "num_params": trunk.num_params,
+            "num_params_own": trunk.num_params_own,
+        }
+
+    def _history(self, name: str, run_id: str) -> list[dict[str, Any]]:
+        if name not in self._histories:
+            table = self.ledger.read_json(run_id, HISTORY) or {"columns": [], "data": []}
+            self._histories[name] = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+        return self._histories[name]
+
+
+def _history_row(num_points: int, row: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"num_points": num_points}
+    for each in row["parameters"]:
+        found[each["name"]] = each["value"]
+        found[f"{each['name']}_low"], found[f"{each['name']}_high"] = each["low"], each["high"]
+    for key in ("r2", "converged", "identified"):
+        found[key] = row[key]
+    for held in row["held_out"]:
+        found[f"predicted {held['name']}"] = held["predicted"]
+    return found
+
+
+def seconds_of(run: RunRecord | None) -> float:
+    """Seconds that a run's earlier submissions spent on it."""
+    return (run.number("seconds") or 0.0) if run is not None else 0.0

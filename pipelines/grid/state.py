@@ -1,0 +1,175 @@
+"""What the ledger and the store already hold of a plan: done, to be continued, new, drifted. Reads, changes nothing.
+
+A point is done if and only if a FINISHED run carries its name and fingerprint. A finished run of the same name with
+another fingerprint, and none with this one, is drift: the file has changed under finished work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from gridlaw.modules.training import checkpoint_files
+from gridlaw.pipelines.evaluations.registry import Evaluation
+from gridlaw.pipelines.plan import GridPlan, LawPlan, PointPlan, TrunkPlan
+from gridlaw.platform import identity
+from gridlaw.platform.errors import Drift
+from gridlaw.platform.ledger.ledger import Ledger
+from gridlaw.platform.ledger.records import RunRecord, newest_first
+from gridlaw.platform.store.base import Store, attempt_name
+
+Status = Literal["done", "continue", "new", "drift"]
+MODEL_FOLDER = "model"
+
+
+def evaluation_name(point: str, evaluation: str) -> str:
+    """Name of an evaluation's run."""
+    return f"{point}/{evaluation}"
+
+
+def law_name(law: LawPlan, architecture: str) -> str:
+    """Name of the run of one law, form and architecture."""
+    return f"law/{law.name}/{law.form}/{architecture}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where one trunk, point or evaluation stands. run: the run that counts, or that is taken up again.
+
+    differences: of drift, field by field. step: the newest checkpoint, for ``continue``.
+    """
+
+    status: Status
+    run: RunRecord | None = None
+    differences: tuple[identity.Difference, ...] = ()
+    step: int = 0
+
+    def words(self) -> str:
+        """For a plan's line."""
+        if self.status == "continue" and self.step:
+            return f"continue from step {self.step:,}"
+        if self.status == "drift":
+            return f"drift: {identity.drift_text(self.differences)}"
+        if self.status == "new" and self.run is not None and self.run.reason:
+            return f"again: {self.run.reason}"
+        return self.status
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridState:
+    """By name: trunks, points; evaluations by (point, evaluation); laws by run name. values: metrics of points."""
+
+    trunks: Mapping[str, Standing] = field(default_factory=dict)
+    points: Mapping[str, Standing] = field(default_factory=dict)
+    evaluations: Mapping[tuple[str, str], Standing] = field(default_factory=dict)
+    laws: Mapping[str, RunRecord] = field(default_factory=dict)
+
+    def num_done(self) -> int:
+        return sum(standing.status == "done" for standing in self.points.values())
+
+    def metrics(self, point: str) -> dict[str, float]:
+        """Metrics of a done point's done evaluations, from the evaluations' own runs."""
+        found: dict[str, float] = {}
+        for (name, _), standing in self.evaluations.items():
+            if name == point and standing.status == "done" and standing.run is not None:
+                found.update({k: v for k, v in standing.run.metrics.items() if not k.startswith("system/")})
+        return found
+
+
+def read_state(plan: GridPlan, ledger: Ledger | None, store: Store) -> GridState:
+    """Compare a plan with the ledger: four searches, whatever the number of points."""
+    if ledger is None:
+        return _standings(plan, {}, {}, {}, {}, None, store)
+    runs = {kind: _by_name(ledger.find_runs(kind)) for kind in ("trunk", "point", "evaluation", "law")}
+    return _standings(plan, runs["trunk"], runs["point"], runs["evaluation"], runs["law"], ledger, store)
+
+
+def refuse_drift(plan: GridPlan, state: GridState) -> None:
+    """``Drift`` with every drifted point, field by field; nothing was touched."""
+    drifted = {name: each for name, each in state.points.items() if each.status == "drift"}
+    if not drifted:
+        return
+    shown: dict[str, list[str]] = {}
+    for name, standing in drifted.items():
+        shown.setdefault(identity.drift_text(standing.differences), []).append(name)
+    lines = [f"{len(drifted)} finished points of {plan.spec.name} were trained with other settings than this file's:"]
+    for text, names in shown.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        lines.append(f"  {names[0]}{more}: {text}")
+    lines.append("Nothing was changed. Undo the change, or give the file another name:, or run with --rerun")
+    lines.append("(--rerun trains these points again and tags the old runs as superseded; nothing is deleted).")
+    raise Drift("\n".join(lines))
+
+
+def _by_name(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+    grouped: dict[str, list[RunRecord]] = {}
+    for record in newest_first(records):
+        if not record.superseded:
+            grouped.setdefault(record.name, []).append(record)
+    return grouped
+
+
+def _standings(
+    plan: GridPlan,
+    trunk_runs: Mapping[str, list[RunRecord]],
+    point_runs: Mapping[str, list[RunRecord]],
+    evaluation_runs: Mapping[str, list[RunRecord]],
+    law_runs: Mapping[str, list[RunRecord]],
+    ledger: Ledger | None,
+    store: Store,
+) -> GridState:
+    trunks = {trunk.name: _trunk(trunk, trunk_runs.get(trunk.name, []), store) for trunk in plan.trunks}
+    points = {point.name: _point(point, point_runs.get(point.name, []), ledger, store) for point in plan.points}
+    evaluations = {
+        (point.name, evaluation.name): _evaluation(plan, point, evaluation, evaluation_runs)
+        for point in plan.points
+        for evaluation in plan.evaluations
+    }
+    laws = {name: runs[0] for name, runs in law_runs.items()}
+    return GridState(trunks=trunks, points=points, evaluations=evaluations, laws=laws)
+
+
+def _with_fingerprint(runs: Iterable[RunRecord], fingerprint: str) -> list[RunRecord]:
+    return [run for run in runs if run.fingerprint == fingerprint]
+
+
+def _trunk(trunk: TrunkPlan, runs: list[RunRecord], store: Store) -> Standing:
+    own = _with_fingerprint(runs, trunk.fingerprint)
+    if not own:
+        return Standing(status="new")
+    step = max((step for step, _ in checkpoint_files.checkpoints(attempt_folder(store, own[0].run_id))), default=0)
+    complete = step >= max(trunk.branch_steps, default=0)
+    return Standing(status="done" if complete and own[0].finished else "continue", run=own[0], step=step)
+
+
+def _point(point: PointPlan, runs: list[RunRecord], ledger: Ledger | None, store: Store) -> Standing:
+    own = _with_fingerprint(runs, point.fingerprint)
+    finished = [run for run in own if run.finished]
+    if finished:
+        return Standing(status="done", run=finished[0])
+    others = [run for run in runs if run.finished]
+    if others:
+        old = (ledger.identity(others[0].run_id) if ledger else None) or {}
+        return Standing(status="drift", run=others[0], differences=tuple(identity.differences(old, point.identity)))
+    if own:
+        step = max((s for s, _ in checkpoint_files.checkpoints(attempt_folder(store, own[0].run_id))), default=0)
+        return Standing(status="continue" if step else "new", run=own[0], step=step)
+    return Standing(status="new")
+
+
+def _evaluation(
+    plan: GridPlan, point: PointPlan, evaluation: Evaluation, runs: Mapping[str, list[RunRecord]]
+) -> Standing:
+    fingerprint = plan.evaluation_fingerprint(point, evaluation)
+    own = _with_fingerprint(runs.get(evaluation_name(point.name, evaluation.name), []), fingerprint)
+    finished = [run for run in own if run.finished]
+    if finished:
+        return Standing(status="done", run=finished[0])
+    return Standing(status="new", run=own[0] if own else None)
+
+
+def attempt_folder(store: Store, run_id: str) -> Path:
+    """A run's folder on this machine; not made."""
+    return Path(store.address) / attempt_name(run_id)

@@ -1,0 +1,332 @@
+"""One submission of a grid file, from the first check to the report: what ``gridlaw run`` does.
+
+Order matters. Everything that can refuse comes before anything is written: plan, drift, cluster. With nothing missing,
+neither Ray nor torch is started and no lease is taken. The lease is taken before Ray starts.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from gridlaw.pipelines.grid.collect import collect, hardware_text
+from gridlaw.pipelines.grid.driver import Capacity, Driver, Problem
+from gridlaw.pipelines.grid.laws import LawBook
+from gridlaw.pipelines.grid.records import Records
+from gridlaw.pipelines.grid.state import GridState, read_state, refuse_drift
+from gridlaw.pipelines.grid.tasks import TaskBuilder
+from gridlaw.pipelines.plan import GridPlan
+from gridlaw.pipelines.report.data import ReportData
+from gridlaw.platform.cluster import Cluster, Request, begin_cluster, check_requests, local_node
+from gridlaw.platform.errors import BadInput, Surroundings
+from gridlaw.platform.ledger.ledger import Ledger
+from gridlaw.platform.ledger.sender import JournalPump, flush_all
+from gridlaw.platform.ledger.tracking import default_tracking_uri
+from gridlaw.platform.store.base import Store, experiment_name
+from gridlaw.platform.store.lease import Lease
+from gridlaw.platform.store.local import open_store
+
+DEFAULT_STORE = "gridlaw-runs"
+DESCRIBE_EVERY_SECONDS = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a grid's checkpoints and ledger are: ``run.store`` and ``run.tracking_uri`` with their defaults."""
+
+    store_address: str
+    tracking_uri: str
+
+    @staticmethod
+    def of(plan: GridPlan) -> Place:
+        run = plan.spec.run
+        address = run.store or DEFAULT_STORE
+        root = str(Path(address).expanduser().absolute()) if "://" not in address else address
+        return Place(store_address=address, tracking_uri=run.tracking_uri or default_tracking_uri(root))
+
+    def store(self, *, create: bool) -> Store:
+        return open_store(self.store_address, create=create)
+
+    def ledger(self, plan: GridPlan, store: Store) -> Ledger | None:
+        """The experiment, or None where there is none yet."""
+        return Ledger.open(self.tracking_uri, plan.spec.name, store.address, create=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a submission ended. exit_code: as the command line's. report: the page's path; None if nothing was done."""
+
+    exit_code: int
+    num_points: int
+    num_done: int
+    already_done: bool = False
+    report: Path | None = None
+    data: ReportData | None = None
+    problems: tuple[Problem, ...] = ()
+    stopped: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watcher:
+    """How a submission is shown. tick: called about twice a second. say: one sentence now."""
+
+    tick: Callable[[Driver], None]
+    say: Callable[[str], None]
+
+
+def run_grid(plan: GridPlan, *, rerun: bool = False, watcher: Watcher) -> Ended:
+    """Do what is missing of ``plan``. Raises GridlawError for what is refused (nothing was changed then)."""
+    place = Place.of(plan)
+    store = place.store(create=False)
+    ledger = place.ledger(plan, store)
+    state = read_state(plan, ledger, store)
+    if not rerun:
+        refuse_drift(plan, state)
+    if ledger is not None and not missing(plan, state):
+        return Ended(
+            exit_code=0,
+            num_points=len(plan.points),
+            num_done=state.num_done(),
+            already_done=True,
+            report=report_path(store, plan),
+        )
+    accelerator = _check_machine(plan)
+    store = place.store(create=True)
+    with _stop_requests() as stop, Lease.acquire(store, plan.spec.name) as lease:
+        return _submit(plan, place, store, lease, stop, accelerator=accelerator, rerun=rerun, watcher=watcher)
+
+
+def missing(plan: GridPlan, state: GridState) -> bool:
+    """Whether a run would have anything to do: points, evaluations, or laws that are behind."""
+    undone = any(each.status != "done" for each in (*state.points.values(), *state.evaluations.values()))
+    return undone or bool(LawBook(plan, state).outdated())
+
+
+def report_path(store: Store, plan: GridPlan) -> Path:
+    """Where a grid's newest report lies."""
+    return Path(store.address) / "reports" / f"{experiment_name(plan.spec.name)}.html"
+
+
+def write_report(
+    plan: GridPlan, ledger: Ledger, store: Store, *, wall_seconds: float | None = None
+) -> tuple[Path, ReportData]:
+    """Make the report's page from the ledger; returns its path and what it shows."""
+    from gridlaw.pipelines.report.page import render
+
+    data = collect(plan, ledger, read_state(plan, ledger, store), hardware=hardware_text(), wall_seconds=wall_seconds)
+    path = report_path(store, plan)
+    store.write_bytes(f"reports/{path.name}", render(data).encode())
+    return path, data
+
+
+def _submit(
+    plan: GridPlan,
+    place: Place,
+    store: Store,
+    lease: Lease,
+    stop: Callable[[], int],
+    *,
+    accelerator: str,
+    rerun: bool,
+    watcher: Watcher,
+) -> Ended:
+    started = time.monotonic()
+    cluster = begin_cluster()
+    try:
+        ledger = Ledger.open(place.tracking_uri, plan.spec.name, store.address, create=True)
+        records = _records(plan, ledger, store, rerun=rerun)
+        tasks = TaskBuilder(
+            store=store,
+            run=plan.spec.run,
+            accelerator=accelerator,
+            stop_file=str(Path(store.address) / "stops" / records.parent_id),
+        )
+        driver = _driver(plan, records, store, tasks, cluster.result(), lease, stop, accelerator, watcher)
+        reason = driver.run()
+    finally:
+        cluster.shutdown()
+    records.pump.close()
+    return _end(plan, ledger, store, lease, records.parent_id, driver, reason, stop(), time.monotonic() - started)
+
+
+def _records(plan: GridPlan, ledger: Ledger, store: Store, *, rerun: bool) -> Records:
+    """Bring the ledger in order after an earlier submission, and open this one's parent run."""
+    state = read_state(plan, ledger, store)  # again, under the lease: another driver may have gone on meanwhile
+    if rerun:
+        for standing in state.points.values():
+            if standing.status == "drift" and standing.run is not None:
+                ledger.supersede(standing.run.run_id)
+        state = read_state(plan, ledger, store)
+    refuse_drift(plan, state)
+    ledger.end_stale_runs(keep=_taken_up(state))
+    attempts = store.folder("attempts")
+    flush_all(attempts, _known_runs(state), ledger.tracking)  # what an earlier submission could not send
+    parent = ledger.start_submission(tags={"num_points": len(plan.points)}, config=plan.spec.model_dump(mode="json"))
+    pump = JournalPump(ledger.tracking)
+    return Records(plan=plan, ledger=ledger, state=state, parent_id=parent, pump=pump, attempts=attempts)
+
+
+def _known_runs(state: GridState) -> list[str]:
+    """Ids of the trunks' and points' runs that the ledger has."""
+    return [each.run.run_id for each in (*state.trunks.values(), *state.points.values()) if each.run is not None]
+
+
+def _taken_up(state: GridState) -> list[str]:
+    """Ids of runs that this submission may go on with."""
+    evaluations = [each.run.run_id for each in state.evaluations.values() if each.run is not None]
+    return [*_known_runs(state), *evaluations, *(run.run_id for run in state.laws.values())]
+
+
+def _driver(
+    plan: GridPlan,
+    records: Records,
+    store: Store,
+    tasks: TaskBuilder,
+    cluster: Cluster,
+    lease: Lease,
+    stop: Callable[[], int],
+    accelerator: str,
+    watcher: Watcher,
+) -> Driver:
+    from gridlaw.pipelines.grid.executor import RayExecutor
+
+    nodes = cluster.nodes()
+    unit = "GPU" if accelerator == "gpu" else "CPU"
+    capacity = sum(node.num_gpus if unit == "GPU" else node.num_cpus for node in nodes)
+
+    def should_stop() -> str:
+        if lease.lost.is_set():
+            return f"the lease of this experiment was lost: {lease.lost_reason}"
+        return f"stopped by {signal.Signals(stop()).name}" if stop() else ""
+
+    return Driver(
+        plan=plan,
+        records=records,
+        store=store,
+        tasks=tasks,
+        executor=RayExecutor(),
+        capacity=Capacity(num_devices=capacity, unit=unit, max_parallel=plan.spec.run.max_parallel),
+        should_stop=should_stop,
+        tick=_with_description(plan, records, watcher.tick),
+        say=watcher.say,
+    )
+
+
+def _with_description(plan: GridPlan, records: Records, tick: Callable[[Driver], None]) -> Callable[[Driver], None]:
+    """Keep the parent run's description current, now and then."""
+    last = 0.0
+
+    def each(driver: Driver) -> None:
+        nonlocal last
+        tick(driver)
+        if time.monotonic() - last >= DESCRIBE_EVERY_SECONDS:
+            last = time.monotonic()
+            records.ledger.describe(records.parent_id, progress_text(plan, driver))
+
+    return each
+
+
+def progress_text(plan: GridPlan, driver: Driver) -> str:
+    """The parent run's description while the grid runs."""
+    left = {node.key[1] for node in driver.graph.nodes.values() if node.kind == "decay" and node.state != "done"}
+    lines = [f"**{plan.spec.name}**: {len(plan.points) - len(left)} of {len(plan.points)} points trained."]
+    running = [" ".join(map(str, node.key[:2])) for node in driver.graph.running()]
+    if running:
+        lines.append("Running: " + ", ".join(running) + ".")
+    lines += [f"- {problem.name}: {problem.status}, {problem.reason}" for problem in driver.problems]
+    return "\n\n".join(lines)
+
+
+def _end(
+    plan: GridPlan,
+    ledger: Ledger,
+    store: Store,
+    lease: Lease,
+    parent: str,
+    driver: Driver,
+    reason: str,
+    signum: int,
+    wall_seconds: float,
+) -> Ended:
+    from gridlaw.pipelines.report.markdown import markdown_summary
+
+    problems = tuple(driver.problems)
+    if lease.lost.is_set():
+        raise Surroundings(f"{reason}. What was saved is kept; see who runs it with: gridlaw status {plan.spec.name}")
+    if reason:
+        ledger.stop_run(parent, reason)
+        done = read_state(plan, ledger, store).num_done()
+        code = {signal.SIGINT: 130, signal.SIGTERM: 143}.get(signal.Signals(signum), 3)
+        return Ended(exit_code=code, num_points=len(plan.points), num_done=done, problems=problems, stopped=reason)
+    path, data = write_report(plan, ledger, store, wall_seconds=wall_seconds)
+    ledger.log_file(parent, path)
+    ledger.describe(parent, markdown_summary(data))
+    if problems:
+        ledger.fail_run(
+            parent, f"{len(problems)} did not succeed: {', '.join(problem.name for problem in problems[:5])}"
+        )
+    else:
+        ledger.finish_run(parent)
+    done = sum(row.status == "done" for row in data.points)
+    return Ended(
+        exit_code=1 if problems else 0,
+        num_points=len(plan.points),
+        num_done=done,
+        report=path,
+        data=data,
+        problems=problems,
+    )
+
+
+def _check_machine(plan: GridPlan) -> str:
+    """The accelerator that training will use; ``BadInput`` for what this machine can never run."""
+    run = plan.spec.run
+    node = local_node()
+    accelerator = run.accelerator if run.accelerator != "auto" else ("gpu" if node.num_gpus else "cpu")
+    requests = []
+    for scale in dict.fromkeys(trunk.scale for trunk in plan.trunks):
+        devices = run.devices_for(scale)
+        if devices > 1:
+            raise BadInput(
+                f"run.devices.{scale}",
+                seen=devices,
+                allowed="at most 1",
+                hint="trials on several devices are not in this version",
+            )
+        gpus, cpus = (devices, 0.0) if accelerator == "gpu" else (0.0, devices)
+        requests.append(Request(name=f"training at {scale}", num_cpus=cpus, num_gpus=gpus))
+    if run.strategy is not None:
+        raise BadInput(
+            "run.strategy",
+            seen=run.strategy,
+            allowed="nothing",
+            hint="trials on several devices are not in this version",
+        )
+    check_requests([node], requests)
+    return accelerator
+
+
+@contextmanager
+def _stop_requests() -> Iterator[Callable[[], int]]:
+    """Within, Ctrl-C and SIGTERM are remembered instead of ending the process; a second Ctrl-C ends it."""
+    seen: list[int] = []
+
+    def remember(signum: int, frame: FrameType | None) -> None:
+        if seen and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        seen.append(signum)
+
+    before = {each: signal.signal(each, remember) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: seen[0] if seen else 0
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+__all__ = ["Ended", "Place", "Watcher", "run_grid", "write_report"]

@@ -1,0 +1,110 @@
+"""From plan to stage calls: the JSON task of each node, with folders in the store.
+
+Folders are keyed by run id (``attempts/<run_id>``), prepared data by content (``data/<fingerprint>``), so nothing here
+depends on an experiment's name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gridlaw.modules.training import checkpoint_files
+from gridlaw.modules.training.job import FitJob
+from gridlaw.pipelines.evaluations.registry import Evaluation
+from gridlaw.pipelines.grid.state import MODEL_FOLDER, attempt_folder
+from gridlaw.pipelines.plan import DataPlan, PointPlan, TrunkPlan
+from gridlaw.platform.spec.sections import RunSection
+from gridlaw.platform.store.base import Store, data_name
+
+DEFAULT_CHECKPOINT_EVERY_STEPS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskBuilder:
+    """What all tasks of a submission share. stop_file: its appearance asks every training task to save and leave."""
+
+    store: Store
+    run: RunSection
+    accelerator: str
+    stop_file: str
+
+    def prepare(self, data: DataPlan) -> dict[str, Any]:
+        return {"declaration": data.declaration, "location": data.location, "folder": self.data_folder(data)}
+
+    def segment(
+        self, trunk: TrunkPlan, *, until_step: int, run_id: str, parent_run_id: str | None, micro_batch: int | None
+    ) -> dict[str, Any]:
+        """A trunk's segment; from a parent point's weights at its very start."""
+        weights = None if parent_run_id is None else self.model_folder(parent_run_id)
+        job = self._job(
+            trunk, run_id=run_id, until_step=until_step, micro_batch=micro_batch, start_weights=weights,
+            keep_steps=self._kept_steps(trunk, until_step),
+        )  # fmt: skip
+        return self._training(job, run_id)
+
+    def decay(
+        self,
+        trunk: TrunkPlan,
+        point: PointPlan,
+        *,
+        run_id: str,
+        trunk_run_id: str | None,
+        parent_run_id: str | None,
+        micro_batch: int | None,
+    ) -> dict[str, Any]:
+        """A point's branch; from scratch where it shares no trunk."""
+        start = None
+        if point.trunk_steps > 0:
+            assert trunk_run_id is not None, f"{point.name} branches off a trunk that has no run"
+            folder = attempt_folder(self.store, trunk_run_id)
+            start = str(folder / checkpoint_files.checkpoint_name(point.trunk_steps))
+        weights = self.model_folder(parent_run_id) if parent_run_id is not None and start is None else None
+        job = self._job(
+            trunk, run_id=run_id, until_step=point.total_steps, micro_batch=micro_batch, start_checkpoint=start,
+            start_weights=weights, decay_start_step=point.decay_start_step, decay_steps=point.decay_steps,
+        )  # fmt: skip
+        return self._training(job, run_id)
+
+    def evaluate(self, evaluation: Evaluation, trunk: TrunkPlan, *, run_id: str, point_run_id: str) -> dict[str, Any]:
+        return {
+            "name": evaluation.name,
+            "settings": evaluation.settings.to_dict(),
+            "model": self.model_folder(point_run_id),
+            "data": self.data_folder(trunk.data),
+            "work": str(attempt_folder(self.store, run_id)),
+        }
+
+    def data_folder(self, data: DataPlan) -> str:
+        return str(self.store.folder("data") / data_name(data.folder).removeprefix("data/"))
+
+    def model_folder(self, point_run_id: str) -> str:
+        return str(attempt_folder(self.store, point_run_id) / MODEL_FOLDER)
+
+    def _job(self, trunk: TrunkPlan, *, run_id: str, **more: Any) -> FitJob:
+        return FitJob(
+            model=trunk.model,
+            training=trunk.training,
+            seed=trunk.seed,
+            data=self.data_folder(trunk.data),
+            context=trunk.context,
+            document_mask=bool(trunk.data.declaration["document_mask"]),
+            folder=str(attempt_folder(self.store, run_id)),
+            checkpoint_every_steps=self.run.checkpoint_every_steps or DEFAULT_CHECKPOINT_EVERY_STEPS,
+            accelerator=self.accelerator,
+            peak_tflops=self.run.hardware.peak_tflops,
+            stop_file=self.stop_file,
+            **more,
+        )
+
+    def _training(self, job: FitJob, run_id: str) -> dict[str, Any]:
+        return {"job": job.to_dict(), "run_id": run_id}
+
+    def _kept_steps(self, trunk: TrunkPlan, until_step: int) -> tuple[int, ...]:
+        """Branch points, and what ``run.keep`` asks for besides."""
+        kept = set(trunk.branch_steps) | {until_step}
+        every = self.run.keep.every_tokens
+        if every:
+            stride = max(1, every // trunk.batch_tokens)
+            kept |= set(range(stride, until_step + 1, stride))
+        return tuple(sorted(kept))

@@ -1,0 +1,384 @@
+"""From a grid file to its plan: points grouped into trunks, with identities, budgets in whole steps, FLOPs and tokens.
+
+Resolves names against the catalog and checks everything that can be known without training. Torch-free; starts nothing,
+tokenises nothing, and knows no ledger: what is done already is ``pipelines.grid.state``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gridlaw.modules import catalog
+from gridlaw.modules.data.declaration import declare, locate, prepared_name
+from gridlaw.modules.mixers.base import MixerSpec
+from gridlaw.modules.training.schedule import branch_plan
+from gridlaw.modules.training.settings import TrainingSettings
+from gridlaw.pipelines.evaluations.registry import Evaluation, resolve_evaluations
+from gridlaw.pipelines.laws.forms import get_form
+from gridlaw.platform import identity
+from gridlaw.platform.errors import BadInput
+from gridlaw.platform.spec.blocks import PointId
+from gridlaw.platform.spec.grid import GridSpec
+from gridlaw.platform.spec.sections import LawSection
+
+TRAINING_FACTOR = 3
+"""Training costs three forward passes (PAPERS: recomputation not counted)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPlan:
+    """Prepared data that some trunks share. folder: its name in the store. location: where this machine has the files."""
+
+    declaration: dict[str, Any]
+    location: dict[str, Any]
+    folder: str
+    max_epochs: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointPlan:
+    """One point. total_steps, tokens: D in whole optimizer steps and the tokens they see. trunk_steps: the trunk step
+    that its decay starts from (0: it shares nothing). train_flops: of training it alone.
+    """
+
+    id: PointId
+    trunk: str
+    total_steps: int
+    trunk_steps: int
+    decay_start_step: int
+    decay_steps: int
+    tokens: int
+    train_flops: float
+    identity: dict[str, Any]
+    fingerprint: str
+
+    @property
+    def name(self) -> str:
+        return self.id.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrunkPlan:
+    """The stable-rate run of one (stage, architecture, scale, seed), which serves the branches of its points.
+
+    parent: the point whose weights it starts from, if any. num_params: N of Full; num_params_own: the architecture's.
+    flops_per_token: of training (3 × forward). points: by their steps. identity, fingerprint: empty under a cosine
+    schedule, where nothing is shared and no trunk is trained.
+    """
+
+    name: str
+    stage: str | None
+    architecture: str
+    scale: str
+    seed: int
+    parent: PointId | None
+    data: DataPlan
+    context: int
+    model: dict[str, Any]
+    training: dict[str, Any]
+    batch_tokens: int
+    num_params: int
+    num_params_own: int
+    num_params_total: int
+    flops_per_token: float
+    identity: dict[str, Any]
+    fingerprint: str
+    points: tuple[PointPlan, ...]
+
+    @property
+    def branch_steps(self) -> tuple[int, ...]:
+        """Steps at which a branch starts, ascending; the trunk has to reach the last one."""
+        return tuple(sorted({point.trunk_steps for point in self.points if point.trunk_steps > 0}))
+
+    @property
+    def tokens_shared(self) -> int:
+        """Tokens of the trunk and all decays together."""
+        steps = max(self.branch_steps, default=0) + sum(point.total_steps - point.trunk_steps for point in self.points)
+        return steps * self.batch_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawPlan:
+    """One law of the file with one form: ``roles`` says what it does with every point's name (fit, verify, exclude)."""
+
+    name: str
+    target: str
+    form: str
+    roles: dict[str, str]
+
+    @property
+    def metric(self) -> str:
+        return self.target.removeprefix("log:")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridPlan:
+    """The whole plan. warnings: sentences for people."""
+
+    spec: GridSpec
+    trunks: tuple[TrunkPlan, ...]
+    evaluations: tuple[Evaluation, ...]
+    laws: tuple[LawPlan, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def points(self) -> tuple[PointPlan, ...]:
+        return tuple(point for trunk in self.trunks for point in trunk.points)
+
+    @property
+    def data(self) -> dict[str, DataPlan]:
+        """Prepared data by folder."""
+        return {trunk.data.folder: trunk.data for trunk in self.trunks}
+
+    def trunk_of(self, point: PointPlan) -> TrunkPlan:
+        return next(trunk for trunk in self.trunks if trunk.name == point.trunk)
+
+    def evaluation_fingerprint(self, point: PointPlan, evaluation: Evaluation) -> str:
+        return identity.fingerprint(self.evaluation_identity(point, evaluation))
+
+    def evaluation_identity(self, point: PointPlan, evaluation: Evaluation) -> dict[str, Any]:
+        """Point + the evaluation's settings; the corpus is the point's own held-out text."""
+        return identity.evaluation_identity(point.identity, name=evaluation.name, settings=evaluation.settings_dict())
+
+
+def make_plan(spec: GridSpec) -> GridPlan:
+    """Resolve a grid file. ``BadInput`` (or ``BadSetting``) for everything that cannot be trained."""
+    warnings: list[str] = []
+    data = _DataPlans(spec)
+    trunks: dict[str, TrunkPlan] = {}
+    grouped: dict[str, list[PointId]] = {}
+    for point in spec.points():
+        grouped.setdefault(point.trunk_name, []).append(point)
+    for name, ids in grouped.items():
+        trunks[name] = _plan_trunk(spec, name, ids, data, trunks, warnings)
+    evaluations = tuple(resolve_evaluations([{entry.name: entry.settings} for entry in spec.evaluate]))
+    laws = _plan_laws(spec, evaluations)
+    return GridPlan(
+        spec=spec,
+        trunks=tuple(trunks.values()),
+        evaluations=evaluations,
+        laws=laws,
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+class _DataPlans:
+    """Data of each stage, declared once."""
+
+    def __init__(self, spec: GridSpec) -> None:
+        self._spec = spec
+        self._by_stage: dict[str | None, DataPlan] = {}
+
+    def of(self, stage: str | None) -> DataPlan:
+        if stage not in self._by_stage:
+            given = self._spec.data_for(stage)
+            base = self._spec.base_folder
+            declaration = declare(given, base_folder=base, context=given["context"])
+            self._by_stage[stage] = DataPlan(
+                declaration=declaration,
+                location=locate(given, base_folder=base),
+                folder=prepared_name(declaration),
+                max_epochs=given.get("max_epochs"),
+            )
+        return self._by_stage[stage]
+
+
+def _plan_trunk(
+    spec: GridSpec,
+    name: str,
+    ids: Sequence[PointId],
+    data_plans: _DataPlans,
+    earlier: Mapping[str, TrunkPlan],
+    warnings: list[str],
+) -> TrunkPlan:
+    first = ids[0]
+    data = data_plans.of(first.stage)
+    context = int(data.declaration["context"])
+    architecture = catalog.resolve_architecture(spec.architecture_for(first.architecture))
+    scale = catalog.resolve_scale(spec.scale_for(first.scale))
+    layers = architecture.layers(scale)
+    warnings.extend(_check_windows(first.architecture, layers, context))
+    settings = TrainingSettings.from_dict(spec.training_for(first.architecture, first.stage), scale=scale)
+    settings.check_context(context)
+    rope = spec.rope_for(first.stage)
+    model = catalog.model_config(
+        architecture, scale, vocab_size=data.declaration["vocab_size"], context=context, rope_base=rope.get("base")
+    )
+    parent, parent_fingerprint = _parent(spec, first, earlier)
+    num_params = catalog.full_num_params(scale)
+    counts = catalog.describe(architecture, scale, vocab_size=model.vocab_size, context=context)
+    flops = TRAINING_FACTOR * catalog.flops_per_token(model, context)
+    training = settings.to_dict()
+    shares = identity.shares_trunk(training)
+
+    def trunk_identity(budget_tokens: int | None) -> dict[str, Any]:
+        return identity.trunk_identity(
+            model=model.to_dict(),
+            data=data.declaration,
+            training=training,
+            seed=first.seed,
+            parent=parent_fingerprint,
+            budget_tokens=budget_tokens,
+        )
+
+    points = []
+    for point in ids:
+        steps = point.budget.num_steps(num_params, settings.batch_tokens)
+        if steps == 0:
+            raise BadInput(
+                f"budget of {point.name}", seen="0N", allowed="a budget above 0", hint="this version trains every point"
+            )
+        tokens = steps * settings.batch_tokens
+        branch = branch_plan(steps, settings.schedule)
+        point_identity = identity.point_identity(
+            trunk_identity(None if shares else tokens), budget_tokens=tokens, training=training
+        )
+        points.append(
+            PointPlan(
+                id=point,
+                trunk=name,
+                total_steps=steps,
+                trunk_steps=branch.trunk_steps,
+                decay_start_step=branch.decay_start_step,
+                decay_steps=branch.decay_steps,
+                tokens=tokens,
+                train_flops=flops * tokens,
+                identity=point_identity,
+                fingerprint=identity.fingerprint(point_identity),
+            )
+        )
+    _check_equal_steps(points, num_params)
+    return TrunkPlan(
+        name=name,
+        stage=first.stage,
+        architecture=first.architecture,
+        scale=first.scale,
+        seed=first.seed,
+        parent=parent,
+        data=data,
+        context=context,
+        model=model.to_dict(),
+        training=training,
+        batch_tokens=settings.batch_tokens,
+        num_params=num_params,
+        num_params_own=counts.num_params_non_embedding,
+        num_params_total=counts.num_params_total,
+        flops_per_token=flops,
+        identity=trunk_identity(None) if shares else {},
+        fingerprint=identity.fingerprint(trunk_identity(None)) if shares else "",
+        points=tuple(sorted(points, key=lambda point: point.total_steps)),
+    )
+
+
+def _check_windows(architecture: str, layers: Sequence[MixerSpec], context: int) -> list[str]:
+    """A window beyond the context would be full attention under another name; equal to it, that is said."""
+    for window in sorted({window for layer in layers if (window := getattr(layer, "window", None)) is not None}):
+        if window > context:
+            raise BadInput(
+                f"architectures: {architecture}: window",
+                seen=window,
+                allowed=f"at most data.context = {context} tokens",
+                hint="Take a smaller window, as in swa-64, or a longer context",
+            )
+        if window == context:
+            return [
+                f"{architecture}: its window equals the context ({context} tokens), so it sees what full attention sees"
+            ]
+    return []
+
+
+def _check_equal_steps(points: Sequence[PointPlan], num_params: int) -> None:
+    seen: dict[int, PointPlan] = {}
+    for point in points:
+        other = seen.setdefault(point.total_steps, point)
+        if other is not point:
+            raise BadInput(
+                f"budgets of {point.trunk}",
+                seen=f"{other.id.budget.label} and {point.id.budget.label}",
+                allowed="budgets that differ by at least one optimizer step",
+                hint=f"both are {point.total_steps} steps at N = {num_params:,}: remove one, or take a smaller batch_tokens",
+            )
+
+
+def _parent(spec: GridSpec, point: PointId, earlier: Mapping[str, TrunkPlan]) -> tuple[PointId | None, str | None]:
+    source = spec.source_of(point.stage)
+    if source is None:
+        return None, None
+    parent = spec.parent_of(point)
+    if parent is None:
+        raise BadInput(
+            f"stages: {point.stage}: from",
+            seen=spec.stage(point.stage).source if spec.stage(point.stage) else None,  # type: ignore[union-attr]
+            allowed="a point of an earlier stage of this file",
+            hint="weights of other experiments and folders cannot be used in this version",
+        )
+    trunk = earlier.get(parent.trunk_name)
+    found = next((each for each in trunk.points if each.id == parent), None) if trunk else None
+    if found is None:
+        raise BadInput(
+            f"stages: {point.stage}: from",
+            seen=parent.name,
+            allowed="a point that an earlier stage trains",
+            hint="add its budget to that stage",
+        )
+    return parent, found.fingerprint
+
+
+def _plan_laws(spec: GridSpec, evaluations: Sequence[Evaluation]) -> tuple[LawPlan, ...]:
+    metrics = [metric for evaluation in evaluations for metric in evaluation.kind.metrics]
+    laws = []
+    for section in spec.laws:
+        metric = section.target.removeprefix("log:")
+        if metric not in metrics:
+            raise BadInput(
+                "laws: target",
+                seen=section.target,
+                allowed=f"a metric of this grid's evaluations: {', '.join(metrics)}, or log: and one of them",
+                hint="add the evaluation that measures it to evaluate:",
+            )
+        roles = {point.name: role for point, role in spec.roles(section).items() if role is not None}
+        for form in section.form:
+            law = LawPlan(name=section.label, target=section.target, form=form, roles=roles)
+            _check_enough_points(section, law, spec.points())
+            laws.append(law)
+    return tuple(laws)
+
+
+def _check_enough_points(section: LawSection, law: LawPlan, points: Sequence[PointId]) -> None:
+    """Too few points for a form is known before anything is trained."""
+    needed = get_form(law.form).num_parameters
+    fitted: dict[str, list[PointId]] = {}
+    for point in points:
+        fitted.setdefault(point.architecture, [])
+        if law.roles.get(point.name) == "fit":
+            fitted[point.architecture].append(point)
+    if all(len(own) < needed for own in fitted.values()):
+        most = max((len(own) for own in fitted.values()), default=0)
+        raise BadInput(
+            f"laws: {section.label}",
+            seen=f"{most} points to fit per architecture",
+            allowed=f"at least {needed}, the parameters of form {law.form}",
+            hint="add scales or budgets, or remove the law",
+        )
+
+
+def summary_costs(plan: GridPlan) -> dict[str, float]:
+    """Totals of a plan: tokens and FLOPs with trunks shared, and had every point been trained alone."""
+    shared = sum(trunk.tokens_shared for trunk in plan.trunks)
+    alone = sum(point.tokens for point in plan.points)
+    return {
+        "points": len(plan.points),
+        "trunks": len(plan.trunks),
+        "tokens": shared,
+        "tokens_without_sharing": alone,
+        "flops": sum(trunk.tokens_shared * trunk.flops_per_token for trunk in plan.trunks),
+        "flops_without_sharing": sum(point.train_flops for point in plan.points),
+    }
+
+
+def grids_folder() -> Path:
+    """Where the shipped grid files lie."""
+    return Path(__file__).resolve().parent / "grids"

@@ -1,0 +1,68 @@
+"""The stages that train: a trunk up to its next branch point, and the decay from there to one point.
+
+A task is plain JSON. Metrics go to a journal beside the checkpoints, which the driver sends to MLflow, so training
+neither waits for a tracking server nor fails with it; progress goes to a small file that the driver's live table reads.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+
+from gridlaw.modules.training.fit import fit
+from gridlaw.modules.training.job import FitJob
+from gridlaw.platform.ledger.journal import Journal
+from gridlaw.platform.progress import ProgressWriter
+
+
+class JournalLogger(Logger):
+    """Lightning's logger that appends to a journal; hyperparameters are the driver's to record."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self._journal = journal
+
+    @property
+    def name(self) -> str:
+        return "journal"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self._journal.log(metrics, step=step or 0)
+
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+def train_segment(task: dict[str, Any]) -> dict[str, Any]:
+    """Continue a trunk to ``job.until_step``. Returns FitResult as a dict."""
+    return _train(task, stage="trunk")
+
+
+def decay(task: dict[str, Any]) -> dict[str, Any]:
+    """Train a branch to its point's last step and export the model. Returns FitResult as a dict."""
+    return _train(task, stage="decay")
+
+
+def _train(task: dict[str, Any], *, stage: str) -> dict[str, Any]:
+    """task: job (FitJob as a dict), run_id (of the run that its metrics belong to)."""
+    job = FitJob.from_dict(task["job"])
+    folder = Path(job.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = ProgressWriter(folder, stage=stage)
+
+    def progress(step: int, tokens: int, loss: float, tokens_per_second: float) -> None:
+        writer.update(
+            step=step, until_step=job.until_step, tokens=tokens, tokens_per_second=tokens_per_second, loss=loss
+        )
+
+    with Journal(folder, task["run_id"], tracking_uri=None) as journal:
+        result = fit(job, logger=JournalLogger(journal), progress=progress)
+    return result.to_dict()
