@@ -22,6 +22,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from gridlaw.platform.spec.problems import Path, Problem, Shown, did_you_mean, listed, nearest
@@ -146,6 +147,7 @@ def no_bool(value: Any) -> Any:
     return value
 
 
+_NUMBERS = ("a number", "a whole number")
 _SIMPLE = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -191,6 +193,8 @@ def _problem(details: Any, model: type[BaseModel], value: Any, prefix: Path) -> 
         hint = did_you_mean(path[-1], known) or _elsewhere(str(path[-1]))
         return Problem((*prefix, *path), seen=Shown("unknown here"), allowed=listed(known), hint=hint)
     allowed = _SIMPLE.get(kind) or _bounds(kind, context) or details["msg"]
+    if allowed in _NUMBERS:
+        allowed = _number(model, path) or allowed
     if isinstance(seen, str) and kind in ("int_type", "float_type") and _is_number(seen):
         hint = f"Write it without quotes: {seen.strip()}"
     elif seen is None:
@@ -203,21 +207,39 @@ def _problem(details: Any, model: type[BaseModel], value: Any, prefix: Path) -> 
 
 
 def _bounds(kind: str, context: Mapping[str, Any]) -> str:
-    words = {
-        "greater_than": ("a number above", "gt"),
-        "greater_than_equal": ("a number of at least", "ge"),
-        "less_than": ("a number below", "lt"),
-        "less_than_equal": ("a number of at most", "le"),
-        "literal_error": ("", "expected"),
-        "string_too_short": ("text of at least", "min_length"),
-    }
-    if kind not in words:
+    if kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
+        return "a number"
+    if kind == "string_too_short":
+        return f"text of at least {context['min_length']} character"
+    return str(context["expected"]) if kind == "literal_error" else ""
+
+
+def _number(model: type[BaseModel], path: Path) -> str:
+    """``a number above 0 and at most 1``: what may stand at ``path``, from the section that has it; "" if none does."""
+    info = None
+    for length in (len(path), len(path) - 1):  # of a list or mapping of numbers, the field that holds it
+        section = model_at(model, path[: length - 1]) if length > 0 else None
+        info = info or (_field(section, path[length - 1]) if section is not None else None)
+    if info is None:
         return ""
-    text, key = words[kind]
-    limit = context[key]
-    if isinstance(limit, float) and limit.is_integer():
-        limit = int(limit)
-    return f"{text} {limit}".strip() + (" character" if kind == "string_too_short" else "")
+    limits = []
+    for constraint in (*info.metadata, *_constraints(info.annotation)):
+        for key, word in (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "at most")):
+            limit = getattr(constraint, key, None)
+            if limit is not None:
+                limits.append(f"{word} {limit:g}")
+    kind = "a number" if "float" in str(info.annotation) else "a whole number"
+    return f"{kind} {' and '.join(limits)}".strip()
+
+
+def _constraints(annotation: Any) -> list[Any]:
+    """What limits the numbers inside an annotation, through unions, lists and fields."""
+    found: list[Any] = []
+    for each in getattr(annotation, "__metadata__", ()):
+        found += each.metadata if isinstance(each, FieldInfo) else [each]
+    for argument in typing.get_args(annotation):
+        found += _constraints(argument)
+    return found
 
 
 def _is_number(text: str) -> bool:
@@ -242,9 +264,13 @@ def model_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
     for part in path:
         if isinstance(part, int):
             continue
-        info = next((i for n, i in current.model_fields.items() if (i.alias or n) == part), None) if current else None
+        info = _field(current, part) if current else None
         current = _section_in(info.annotation) if info is not None else None
     return current
+
+
+def _field(model: type[BaseModel], key: str | int) -> FieldInfo | None:
+    return next((info for name, info in model.model_fields.items() if (info.alias or name) == key), None)
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
@@ -267,7 +293,7 @@ def _meaning(model: type[BaseModel], path: Path) -> str:
     section = model_at(model, path[:-1])
     if section is None:
         return ""
-    info = next((info for name, info in section.model_fields.items() if (info.alias or name) == path[-1]), None)
+    info = _field(section, path[-1])
     return (info.description or "") if info is not None else ""
 
 
