@@ -41,10 +41,19 @@ def python_library_texts(root: Path | None = None) -> list[str]:
     return texts
 
 
+def sized(text: str) -> tuple[int, bytes]:
+    """(UTF-8 bytes, SHA-256) of a text."""
+    raw = text.encode("utf-8")
+    return len(raw), hashlib.sha256(raw).digest()
+
+
+@cache
+def python_library_sizes() -> tuple[tuple[int, bytes], ...]:
+    """(bytes, SHA-256) of each document in order."""
+    return tuple(sized(text) for text in python_library_texts())
+
+
 @cache
 def python_library_sha256() -> str:
     """The corpus' identity: a hash over the documents' hashes in order; paths do not enter."""
-    whole = hashlib.sha256()
-    for text in python_library_texts():
-        whole.update(hashlib.sha256(text.encode("utf-8")).digest())
-    return whole.hexdigest()
+    return hashlib.sha256(b"".join(digest for _, digest in python_library_sizes())).hexdigest()
