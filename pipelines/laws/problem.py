@@ -17,7 +17,9 @@ from gridlaw.platform.errors import BadInput
 LOSSES = ("huber", "least-squares")
 MAX_EXPONENT = 20.0  # a term this steep is gone after one scale; beyond it coefficients leave the floats
 AGREEMENT = 1e-6  # starts agree when their objectives differ by at most this share of the best
-MEETING = 1e-3  # starts have met when no centred parameter differs by more
+MEETING = (
+    1e-3  # starts whose centred parameters agree to this before the last stage go on as one, and count as agreeing
+)
 RESCUE_STARTS = 24  # further starts for a resample whose first few do not agree
 
 
@@ -111,34 +113,32 @@ def best_fits(
     num = len(log_y_BP)
     if num_starts is None:
         starts_BSK = np.broadcast_to(problem.starts_SK, (num, *problem.starts_SK.shape))
-        return _run(problem, starts_BSK, log_y_BP, weight_BP, max_batch, merge=False)
+        return _run(problem, starts_BSK, log_y_BP, weight_BP, max_batch)
     starts_BSK = select(problem.design, problem.starts_SK, log_y_BP, weight_BP, problem.loss, num=num_starts)
     if warm_K is not None:
         warm_BK = np.broadcast_to(warm_K, (num, problem.form.num_parameters))
         starts_BSK = np.concatenate([warm_BK[:, None], starts_BSK], axis=1)
-    found = _run(problem, starts_BSK, log_y_BP, weight_BP, max_batch, merge=True)
+    found = _run(problem, starts_BSK, log_y_BP, weight_BP, max_batch)
     doubtful = np.flatnonzero((found.agreeing_B < 2) | ~found.converged_B)
     if doubtful.size:
         more_BSK = select(
             problem.design, problem.starts_SK, log_y_BP[doubtful], weight_BP[doubtful], problem.loss, num=RESCUE_STARTS
         )
         more_BSK = np.concatenate([found.theta_BK[doubtful, None], more_BSK], axis=1)
-        again = _run(problem, more_BSK, log_y_BP[doubtful], weight_BP[doubtful], max_batch, merge=True)
+        again = _run(problem, more_BSK, log_y_BP[doubtful], weight_BP[doubtful], max_batch)
         found.theta_BK[doubtful], found.objective_B[doubtful] = again.theta_BK, again.objective_B
         found.converged_B[doubtful], found.agreeing_B[doubtful] = again.converged_B, again.agreeing_B
     return found
 
 
-def _run(
-    problem: Problem, starts_BSK: Array, log_y_BP: Array, weight_BP: Array, max_batch: int, *, merge: bool
-) -> Found:
-    """Solve every start of every table. ``merge`` stops starts that have met a sister before the last, kinked stage."""
+def _run(problem: Problem, starts_BSK: Array, log_y_BP: Array, weight_BP: Array, max_batch: int) -> Found:
+    """Solve every start of every table."""
     num, each, size = starts_BSK.shape
     parts = []
     step = max(1, max_batch // each)
     for begin in range(0, num, step):
         rows = slice(begin, begin + step)
-        parts.append(_run_batch(problem, starts_BSK[rows], log_y_BP[rows], weight_BP[rows], merge=merge))
+        parts.append(_run_batch(problem, starts_BSK[rows], log_y_BP[rows], weight_BP[rows]))
     return Found(
         theta_BK=np.concatenate([part.theta_BK for part in parts]).reshape(num, size),
         objective_B=np.concatenate([part.objective_B for part in parts]),
@@ -148,34 +148,34 @@ def _run(
     )
 
 
-def _run_batch(problem: Problem, starts_BSK: Array, log_y_BP: Array, weight_BP: Array, *, merge: bool) -> Found:
+def _meet(theta_MK: Array, table_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to go on with, one for each set of starts of a table that have met, and of each row its place among those.
+
+    Starts that fall into different cells of the rounding although they met only cost time.
+    """
+    cells = np.column_stack([table_M, np.floor(theta_MK / MEETING)])
+    _, first_M, sister_M = np.unique(cells, axis=0, return_index=True, return_inverse=True)
+    return first_M, sister_M.reshape(-1)
+
+
+def _run_batch(problem: Problem, starts_BSK: Array, log_y_BP: Array, weight_BP: Array) -> Found:
     num, each, size = starts_BSK.shape
     minimise = partial(solve, problem.design, loss=problem.loss, lower_MK=problem.lower_K, upper_MK=problem.upper_K)
     log_y_MP, weight_MP = np.repeat(log_y_BP, each, axis=0), np.repeat(weight_BP, each, axis=0)
     smooth = minimise(starts_BSK.reshape(-1, size), log_y_MP, weight_MP, max_iterations=0)
-    sister_BS = np.tile(np.arange(each), (num, 1))
-    if merge:
-        theta_BSK = smooth.theta_MK.reshape(num, each, size)
-        for s in range(1, each):
-            for earlier in range(s):
-                met = (np.abs(theta_BSK[:, s] - theta_BSK[:, earlier]) < MEETING).all(axis=1)
-                sister_BS[:, s] = np.where(met & (sister_BS[:, s] == s), sister_BS[:, earlier], sister_BS[:, s])
-    own_M = (sister_BS == np.arange(each)).reshape(-1)
-    last = minimise(smooth.theta_MK[own_M], log_y_MP[own_M], weight_MP[own_M], continuation=False)
-    value_M, converged_M, theta_MK = np.empty(num * each), np.empty(num * each, dtype=bool), smooth.theta_MK
-    value_M[own_M], converged_M[own_M], theta_MK[own_M] = last.objective_M, last.converged_M, last.theta_MK
-    place_BS = sister_BS + each * np.arange(num)[:, None]
-    value_BS, converged_BS = value_M[place_BS], converged_M[place_BS]
+    first_M, sister_M = _meet(smooth.theta_MK, np.repeat(np.arange(num), each))
+    last = minimise(smooth.theta_MK[first_M], log_y_MP[first_M], weight_MP[first_M], continuation=False)
+    sister_BS = sister_M.reshape(num, each)
+    value_BS, converged_BS = last.objective_M[sister_BS], last.converged_M[sister_BS]
     best_B = value_BS.argmin(axis=1)
     pick = np.arange(num)
     objective_B = value_BS[pick, best_B]
     agree_BS = value_BS <= objective_B[:, None] * (1 + AGREEMENT) + 1e-14
     return Found(
-        theta_BK=theta_MK[place_BS[pick, best_B]],
+        theta_BK=last.theta_MK[sister_BS[pick, best_B]],
         objective_B=objective_B,
-        converged_B=(agree_BS & converged_BS).any(
-            axis=1
-        ),  # twins differ by rounding: one that passed the test is enough
+        # twins differ by rounding: one that passed the test is enough
+        converged_B=(agree_BS & converged_BS).any(axis=1),
         agreeing_B=agree_BS.sum(axis=1),
         num_starts=each,
     )
