@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gridlaw.modules.data import embedded, generators
@@ -96,9 +97,5 @@ def _num_bytes(identity: dict[str, Any], location: dict[str, Any]) -> int | None
     if "paths" in location:
         return sum(os.path.getsize(path) for path in location["paths"])
     if "folder" in location:
-        return sum(
-            os.path.getsize(os.path.join(folder, name))
-            for folder, _, names in os.walk(location["folder"])
-            for name in names
-        )
+        return sum(path.stat().st_size for path in Path(location["folder"]).rglob("*") if path.is_file())
     return None

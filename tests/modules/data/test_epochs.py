@@ -44,9 +44,7 @@ def test_remote_data_are_not_guessed(tmp_path: Path) -> None:
 
 def test_context_that_the_text_cannot_fill(tmp_path: Path) -> None:
     declaration = declare({}, base_folder=tmp_path, context=10**9)
-    with pytest.raises(
-        BadSetting, match=r"data\.context is 1000000000; allowed: a context that the training text fills"
-    ):
+    with pytest.raises(BadSetting, match=r"data\.context is 1000000000; allowed: .* training text fills"):
         count_train_tokens(declaration, {})
 
 

@@ -230,5 +230,5 @@ def test_ids_beyond_the_vocabulary_are_refused() -> None:
     class Broken(BytesTokenizer):
         vocab_size = 100
 
-    with pytest.raises(BadSetting, match="token id is .*allowed: 0 to 99"):
+    with pytest.raises(BadSetting, match=r"token id is .*allowed: 0 to 99"):
         build_module.tokenise_chunk(python_library_texts()[:1], Broken())

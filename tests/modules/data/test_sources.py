@@ -102,12 +102,12 @@ def test_large_files_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({"source": "embedded:c"}, "allowed: embedded:python"),
         (
             {"source": "embedded:python", "text_column": "x"},
-            r"text_column is 'x'; allowed: nothing for embedded:python",
+            "text_column is 'x'; allowed: nothing for",
         ),
         ({"source": "generate:needles"}, "Did you mean generate:needle"),
         (
             {"source": "generate:mqar", "settings": {"pair": 3}},
-            r"settings is .*allowed: a mapping with keys of documents",
+            r"settings is .*a mapping with keys of documents",
         ),
         ({"source": "generate:mqar", "settings": {"pairs": 0}}, r"settings\.pairs is 0"),
         ({"source": "generate:mqar", "settings": {"pairs": 100}}, "at most 62"),
@@ -152,6 +152,6 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"body": ["x"]}).save_to_disk(str(tmp_path / "saved"))
     with pytest.raises(BadSetting, match=r"columns of hf:.*saved is \['body'\]"):
         read({"source": "hf:saved"}, tmp_path)
+    datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": ["x"]})}).save_to_disk(str(tmp_path / "d"))
     with pytest.raises(BadSetting, match="with a split 'test'"):
-        datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": ["x"]})}).save_to_disk(str(tmp_path / "d"))
         read({"source": "hf:d", "split": "test"}, tmp_path)

@@ -81,7 +81,7 @@ def test_hugging_face_folder_says_its_end_token(bpe_text: str, tmp_path: Path) -
     identity, _ = resolve_tokenizer("folder", base_folder=tmp_path)
     assert identity["end_token_id"] == json.loads(bpe_text)["model"]["vocab"]["a"]
     (folder / "tokenizer_config.json").write_text('{"eos_token": "<none>"}', encoding="utf-8")
-    with pytest.raises(BadSetting, match="end token of .* is '<none>'"):
+    with pytest.raises(BadSetting, match=r"end token of .* is '<none>'"):
         resolve_tokenizer("folder", base_folder=tmp_path)
 
 
