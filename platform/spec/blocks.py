@@ -49,11 +49,6 @@ class _Entry(Section):
                 )
         return value
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What else the mapping holds: for the catalog."""
-        return dict(self.model_extra or {})
-
 
 def _quote_hint(value: Any) -> str:
     return f'Put it in quotes if it is a name: "{value}"' if isinstance(value, (int, float)) else ""
