@@ -19,6 +19,8 @@ from gridlaw.pipelines.report.data import LawPoint, LawRow, PointRow, ReportData
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "triangle-down", "hexagon")
 NUM_ARCHITECTURE_COLOURS = 7
 NUM_SCALE_COLOURS = 6
+FINE_STEPS = ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,))
+WIDE_STEPS = ((1, 2, 5), (1, 3), (1,))  # for labels such as 200K beside each other on a narrow screen
 MIN_LOG_RANGE = 1.15  # a panel spans at least this factor, so that noise is not blown up to a cliff
 
 
@@ -61,12 +63,17 @@ def text(value: str) -> str:
     return html.escape(value, quote=False)
 
 
-def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round tick values for a logarithmic axis from low to high (both positive), at most about ``most``."""
+def log_ticks(
+    low: float, high: float, most: int = 6, *, steps: tuple[tuple[float, ...], ...] = FINE_STEPS
+) -> list[float]:
+    """Round tick values for a logarithmic axis from low to high (both positive), at most about ``most``.
+
+    steps: multiples of each power of ten to try, the finest first.
+    """
     if high / low >= 3:
         exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        for steps in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
-            ticks = [step * 10.0**exponent for exponent in exponents for step in steps]
+        for multiples in steps:
+            ticks = [step * 10.0**exponent for exponent in exponents for step in multiples]
             ticks = [tick for tick in ticks if low <= tick <= high]
             if len(ticks) <= most:
                 return ticks
@@ -87,13 +94,14 @@ def log_axis(values: Iterable[float], title: str, *, counts: bool = False) -> di
         low, high = middle / math.sqrt(MIN_LOG_RANGE), middle * math.sqrt(MIN_LOG_RANGE)
     room = (high / low) ** 0.06
     low, high = low / room, high * room
-    ticks = log_ticks(low, high)
+    ticks = log_ticks(low, high, 5, steps=WIDE_STEPS) if counts else log_ticks(low, high)
     labels = [words.count(tick) if counts else _tick(tick) for tick in ticks]
     return {
         "type": "log",
         "range": [math.log10(low), math.log10(high)],
         "tickvals": ticks,
         "ticktext": labels,
+        "tickangle": 0,
         "title": {"text": text(title), "standoff": 6},
     }
 
@@ -162,6 +170,19 @@ def _markers(
             "width": 4,
         }
     return trace
+
+
+def _bars(
+    values: Sequence[float], lows: Sequence[float | None], highs: Sequence[float | None]
+) -> tuple[list[float], list[float]]:
+    """Lengths of error bars above and below; 0 where an end is not known."""
+
+    def length(value: float, end: float | None, sign: float) -> float:
+        return max(sign * (end - value), 0.0) if end is not None and finite(end) is not None else 0.0
+
+    above = [length(value, end, 1.0) for value, end in zip(values, highs, strict=True)]
+    below = [length(value, end, -1.0) for value, end in zip(values, lows, strict=True)]
+    return above, below
 
 
 def _line(xs: Sequence[float], ys: Sequence[float | None], colour: str, key: str, width: float = 2) -> dict[str, Any]:
@@ -299,10 +320,9 @@ def predicted_panel(data: ReportData, target: str, style: Style) -> Panel | None
             labels = [_predicted_label(law, p, m, v, filled) for p, m, v in kept]
             errors = None
             if not filled:
-                errors = (
-                    [max((finite(p.high) or v) - v, 0.0) for p, _, v in kept],
-                    [max(v - (finite(p.low) or v), 0.0) for p, _, v in kept],
-                )
+                errors = _bars([v for *_, v in kept], [p.low for p, *_ in kept], [p.high for p, *_ in kept])
+                values += [min(v + up, 1.3 * v) for (*_, v), up in zip(kept, errors[0], strict=True)]
+                values += [max(v - down, v / 1.3) for (*_, v), down in zip(kept, errors[1], strict=True)]
             traces.append(
                 _markers(
                     [m for _, m, _ in kept],
@@ -414,10 +434,7 @@ def _chance_trace(points: list[PointRow], scale: str, metric: str, style: Style)
         f"{p.name}\n{words.percent(m.value)} {_percent_interval(m.low, m.high)}, chance {words.percent(m.chance)}"
         for p, m in zip(mine, measured, strict=True)
     ]
-    errors = (
-        [max((finite(m.high) or m.value) - m.value, 0.0) for m in measured],
-        [max(m.value - (m.low if m.low is not None else m.value), 0.0) for m in measured],
-    )
+    errors = _bars([m.value for m in measured], [m.low for m in measured], [m.high for m in measured])
     return _markers(
         [p.tokens or 0 for p in mine],
         [m.value for m in measured],

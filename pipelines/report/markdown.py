@@ -76,12 +76,16 @@ def exponents(law: LawRow) -> str:
 
 
 def held_out_errors(law: LawRow) -> str:
-    """Errors of the held-out points, the ones outside their interval with a star."""
-    parts = [
-        words.percent(point.relative_error, 2, sign=True) + ("*" if point.inside is False else "")
-        for point in law.held_out
-    ]
-    return ", ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "") if parts else words.MISSING
+    """Errors of up to two held-out points, a star outside the interval; of more the range and how many are inside."""
+    points = [point for point in law.held_out if point.relative_error is not None]
+    if not points:
+        return words.MISSING
+    if len(points) > 2:
+        sizes = sorted(abs(point.relative_error or 0.0) for point in points)
+        inside = sum(point.inside is not False for point in points)
+        return f"{words.percent(sizes[0])} to {words.percent(sizes[-1])}, {inside} of {len(points)} inside"
+    texts = (words.percent(p.relative_error, 2, sign=True) + "*" * (p.inside is False) for p in points)
+    return ", ".join(texts)
 
 
 def verdict(law: LawRow) -> str:

@@ -148,6 +148,11 @@ def legend(title: str, group: str, entries: Sequence[tuple[str, str, str]]) -> H
     )
 
 
+def panels_box(figures: Sequence[Html]) -> Html:
+    """Figures side by side, as many as fit; one or two get more width."""
+    return tag("div", joined(figures), class_="panels" + (" few" if len(figures) < 3 else ""))
+
+
 @dataclass
 class Figures:
     """The page's drawings in order: numbered while the sections are written, then put into one script element."""

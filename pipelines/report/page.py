@@ -10,7 +10,7 @@ import base64
 import gzip
 from functools import cache
 
-from gridlaw.pipelines.report import charts, sections, words
+from gridlaw.pipelines.report import charts, law_sections, sections, words
 from gridlaw.pipelines.report.data import ReportData
 from gridlaw.pipelines.report.markup import Figures, Html, joined, tag
 from gridlaw.pipelines.report.style import SCRIPT, SHEET
@@ -21,7 +21,7 @@ def render(data: ReportData) -> str:
     figures, style = Figures(), charts.style_of(data)
     parts = [
         sections.in_short(data),
-        sections.laws(data, figures, style),
+        law_sections.laws(data, figures, style),
         sections.retrieval(data, figures, style),
         sections.points(data),
         sections.failures(data),

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gridlaw.pipelines.report import charts, words
-from gridlaw.pipelines.report.data import LawPoint, LawRow, PointRow, ReportData, finite
-from gridlaw.pipelines.report.markup import Column, Figures, Html, joined, legend, safe, symbol, table, tag
+from gridlaw.pipelines.report.data import PointRow, ReportData, finite
+from gridlaw.pipelines.report.markup import Column, Figures, Html, joined, legend, panels_box, safe, table, tag
 
 MOST_METRIC_COLUMNS = 8
-EQUATIONS = {
-    "nd": Html("a·N<sup>−α</sup> + b·D<sup>−β</sup>"),
-    "nde": Html("E + a·N<sup>−α</sup> + b·D<sup>−β</sup>"),
-    "n": Html("a·N<sup>−α</sup>"),
-    "d": Html("b·D<sup>−β</sup>"),
-    "ne": Html("E + a·N<sup>−α</sup>"),
-    "de": Html("E + b·D<sup>−β</sup>"),
-}
 STATUS_CLASS = {"done": "", "failed": "bad", "diverged": "bad", "blocked": "warn", "not run": "warn"}
 
 
@@ -68,148 +60,12 @@ def in_short(data: ReportData) -> Html:
     return joined([tag("h2", "In short", id="short"), tag("ul", joined(items), class_="short")])
 
 
-def laws(data: ReportData, figures: Figures, style: charts.Style) -> Html:
-    """Points and curves, the laws, what they say of held-out points, predicted against measured; per target."""
-    parts = [tag("h2", "Laws", id="laws")]
-    if not words.targets(data):
-        parts.append(tag("p", "No law was fitted.", class_="muted"))
-    for number, target in enumerate(words.targets(data)):
-        group, label = f"target{number}", words.inline_label(target)
-        mine = [law for law in data.laws if law.target == target]
-        panels = charts.law_panels(data, target, style)
-        parts.append(tag("h3", f"{words.metric_label(target)} over training tokens"))
-        if not panels:
-            parts.append(
-                tag("p", f"No finished point has a value of {words.inline_label(target)} yet.", class_="muted")
-            )
-        else:
-            parts += [scale_legend(group, style), _key(mine)]
-            parts.append(tag("div", joined([figures.figure(panel, group) for panel in panels]), class_="panels"))
-        if not mine:
-            parts.append(tag("p", "No law was fitted.", class_="muted"))
-        else:
-            parts += [laws_table(mine, label), held_out_table(mine, label)]
-        pair = [charts.predicted_panel(data, target, style), charts.compute_panel(data, target, style)]
-        kept = [panel for panel in pair if panel]
-        if kept:
-            parts.append(architecture_legend(group, style))
-            parts.append(tag("div", joined([figures.figure(panel, group) for panel in kept]), class_="pair"))
-    return joined(parts, "\n")
-
-
 def scale_legend(group: str, style: charts.Style) -> Html:
     return legend("Scale", group, [(name, *style.scale(name)) for name in style.scales])
 
 
 def architecture_legend(group: str, style: charts.Style) -> Html:
     return legend("Architecture", group, [(name, *style.architecture(name)) for name in style.architectures])
-
-
-def _key(mine: Sequence[LawRow]) -> Html:
-    drawn = [law for law in mine if law.parameters]
-    if not drawn:
-        return Html("")
-    levels = {law.interval_level for law in drawn if law.curves and law.interval_level}
-    band = f", band: its {words.percent(max(levels), 0)} interval" if levels else ""
-    parts = [
-        symbol("circle", "--muted"),
-        " fitted  ",
-        symbol("circle", "--muted", filled=False),
-        f" held out or excluded; line: the fitted law{band}. Axes are logarithmic and shared.",
-    ]
-    return tag("p", joined(parts), class_="key")
-
-
-def laws_table(mine: Sequence[LawRow], label: str) -> Html:
-    """Exponents and parameters with intervals, and the verdict."""
-    names = [name for name in ("alpha", "beta", "a", "b", "E") if any(_parameter(law, name) for law in mine)]
-    columns = [Column(title="Architecture"), Column(title="Law in", kind="text")]
-    columns += [Column(title=words.PARAMETER_LABELS.get(name, name)) for name in names]
-    columns += [Column(title="R²"), Column(title="Points"), Column(title="Verdict", kind="wrap")]
-    rows, last = [], []
-    for index, law in enumerate(mine):
-        cells: list[object] = [law.architecture, words.FORM_LABELS.get(law.form, law.form)]
-        cells += [_parameter(law, name) or words.MISSING for name in names]
-        cells += [words.significant(law.r2, 3), len(law.fitted) or words.MISSING, _verdict(law)]
-        rows.append(cells)
-        last.append(index + 1 == len(mine) or mine[index + 1].architecture != law.architecture)
-    forms = list(dict.fromkeys(law.form for law in mine))
-    known = [form for form in forms if form in EQUATIONS]
-    equations = joined([joined([f"{words.FORM_LABELS[form]}: ", EQUATIONS[form]]) for form in known], "; ")
-    methods = sorted(
-        {
-            f"{words.percent(law.interval_level, 0)} intervals by {words.method_text(law.interval_method)}"
-            for law in mine
-            if law.interval_level and law.interval_method
-        }
-    )
-    brackets = f" In brackets: {'; '.join(methods)}." if methods else ""
-    name = f"Fitted laws of {label}"
-    return table(joined([f"{name}. ", equations, ".", brackets]), columns, rows, last_of_group=last, label=name)
-
-
-def _parameter(law: LawRow, name: str) -> Html | None:
-    for parameter in law.parameters:
-        if parameter.name.lower() == name.lower():
-            bounds = words.interval(parameter.low, parameter.high)
-            value = words.significant(parameter.value, 3)
-            return joined([value, Html(" "), tag("small", bounds)]) if bounds else safe(value)
-    return None
-
-
-def _verdict(law: LawRow) -> Html:
-    if not law.parameters:
-        return tag("span", law.reason or "not fitted", class_="bad")
-    parts: list[object] = []
-    if not law.converged:
-        parts.append(tag("span", "Not converged. ", class_="bad strong"))
-    if law.identified is not None:
-        word = words.identification(law).capitalize()
-        parts.append(tag("span", f"{word}. ", class_=f"{'good' if law.identified else 'warn'} strong"))
-    if law.verdict:
-        parts.append(law.verdict)
-    if law.excluded:
-        parts.append(f" Left out: {words.listing((f'{name} ({why})' for name, why in law.excluded.items()), 3)}.")
-    return joined(parts) if parts else safe(words.MISSING)
-
-
-def held_out_table(mine: Sequence[LawRow], label: str) -> Html:
-    """Each held-out point once, with the prediction of every form beside each other."""
-    forms = list(dict.fromkeys(law.form for law in mine if law.held_out))
-    rows: dict[tuple[str, str], dict[str, LawPoint]] = {}
-    for law in mine:
-        for point in law.held_out:
-            rows.setdefault((law.architecture, point.name), {})[law.form] = point
-    if not rows:
-        return Html("")
-    columns = [Column(title="Held-out point"), Column(title="Measured")]
-    for form in forms:
-        group = f"law in {words.FORM_LABELS.get(form, form)}"
-        columns += [
-            Column(title="Predicted", group=group),
-            Column(title="Interval", group=group),
-            Column(title="Error", group=group),
-        ]
-    cells = []
-    for (_, name), by_form in rows.items():
-        measured = next((p.measured for p in by_form.values() if p.measured is not None), None)
-        row: list[object] = [name, words.significant(measured)]
-        for form in forms:
-            row += _held_out_cells(by_form.get(form))
-        cells.append(row)
-    caption = (
-        f"Points of {label} that no fit has seen: error is (predicted − measured) / measured; * outside the interval."
-    )
-    return table(caption, columns, cells)
-
-
-def _held_out_cells(point: LawPoint | None) -> list[object]:
-    if point is None:
-        return [words.MISSING] * 3
-    error = words.percent(point.relative_error, 2, sign=True)
-    outside = point.inside is False
-    marked = tag("span", f"{error} *", class_="bad", title="outside the interval") if outside else safe(error)
-    return [words.significant(point.predicted), words.interval(point.low, point.high, 4) or words.MISSING, marked]
 
 
 def retrieval(data: ReportData, figures: Figures, style: charts.Style) -> Html:
@@ -225,7 +81,7 @@ def retrieval(data: ReportData, figures: Figures, style: charts.Style) -> Html:
         note = f" Each value is a mean over {words.listing(map(str, samples), 3)} samples." if samples else ""
         parts += [tag("h2", words.metric_label(metric), id=f"chance-{number}"), tag("p", sentence + note)]
         parts += [scale_legend(group, style), tag("p", "Dashed line: chance. Bars: intervals.", class_="key")]
-        parts.append(tag("div", joined([figures.figure(panel, group) for panel in panels]), class_="panels"))
+        parts.append(panels_box([figures.figure(panel, group) for panel in panels]))
     return joined(parts, "\n")
 
 
@@ -412,7 +268,7 @@ def training(data: ReportData, figures: Figures, style: charts.Style) -> Html:
         tag("h2", "Training curves", id="training"),
         tag("p", "Training loss of the trunks, thinned; decays are not drawn.", class_="muted"),
         scale_legend("training", style),
-        tag("div", joined([figures.figure(panel, "training") for panel in panels]), class_="panels"),
+        panels_box([figures.figure(panel, "training") for panel in panels]),
     ], "\n")  # fmt: skip
 
 

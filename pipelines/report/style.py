@@ -61,6 +61,7 @@ nav ul{display:flex;flex-wrap:wrap;gap:4px 18px;list-style:none;margin:18px 0 0;
 .legend svg,.key svg{width:13px;height:13px;overflow:visible;flex:none}
 .key{color:var(--muted);font-size:.88rem;margin:0 0 6px;max-width:none}
 .panels{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(330px,100%),1fr));gap:14px 22px;margin:6px 0 8px}
+.panels.few{grid-template-columns:repeat(auto-fill,minmax(min(480px,100%),1fr))}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(430px,100%),1fr));gap:14px 28px}
 figure{margin:0;min-width:0;break-inside:avoid}
 figcaption{font-weight:600;font-size:.95rem;margin:6px 0 2px}
@@ -112,7 +113,8 @@ footer{margin-top:56px;padding-top:12px;padding-bottom:40px;color:var(--muted);f
  table{font-size:7.4pt} th,td{padding:2px 6px 2px 0;white-space:normal;overflow-wrap:normal} tr{break-inside:avoid}
  td.wrap{min-width:8rem} thead{display:table-header-group}
  .sticky tbody th,.sticky thead th:first-child{position:static}
- .panels{grid-template-columns:repeat(2,1fr)} .pair{grid-template-columns:repeat(2,1fr)} @page{margin:14mm}
+ .panels,.panels.few{grid-template-columns:repeat(2,1fr)}
+ .pair{grid-template-columns:repeat(2,1fr)} @page{margin:14mm}
  .facts{grid-template-columns:repeat(5,1fr);gap:0 14px} .facts dd{font-size:1.05rem}
 }
 """

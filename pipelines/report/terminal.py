@@ -22,14 +22,17 @@ def laws_table(data: ReportData, *, ascii_only: bool = False) -> Table:
     def text(value: str, style: str = "") -> Text:
         return Text(to_ascii(value) if ascii_only else value, style=style)
 
-    table = Table(
-        box=box.SIMPLE_HEAD, title=text(f"Laws of {data.experiment}"), title_justify="left", title_style="bold"
-    )
-    for name in ("Target", "Architecture", "Law in", "Exponents", "R²", "Held-out error", "Verdict"):
-        table.add_column(text(name), justify="right" if name in ("R²", "Held-out error") else "left", overflow="fold")
+    targets = list(dict.fromkeys(law.target for law in data.laws))
+    title = f"Laws of {data.experiment}" + (f": {words.inline_label(targets[0])}" if len(targets) == 1 else "")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
+    table.title = text(title)
+    heads = ["Architecture", "Law in", "Exponents", "R²", "Held-out error", "Verdict"]
+    for name in heads if len(targets) == 1 else ["Target", *heads]:
+        kept = 24 if name == "Exponents" else None  # what "α 0.474 [0.221, 0.488]" needs
+        table.add_column(text(name), justify="right" if name == "R²" else "left", overflow="fold", min_width=kept)
     for law in data.laws:
         table.add_row(
-            text(law.target),
+            *([] if len(targets) == 1 else [text(law.target)]),
             text(law.architecture, "bold"),
             text(words.FORM_LABELS.get(law.form, law.form)),
             text(_exponents(law)),

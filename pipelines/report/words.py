@@ -22,7 +22,7 @@ METRIC_LABELS = {
     "longppl": "LongPPL",
     "recall": "Associative recall",
 }
-METRIC_UNITS = {"loss": "nats per token", "log:longppl": "log perplexity of key tokens"}
+METRIC_UNITS = {"loss": "nats per token"}
 FORM_LABELS = {
     "nd": "N and D",
     "nde": "N, D and constant",
