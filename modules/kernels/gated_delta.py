@@ -23,12 +23,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gridlaw.modules.errors import BadSetting
-from gridlaw.modules.kernels import chunks
+from gridlaw.modules.kernels import chunks, recurrent_cuda
+from gridlaw.modules.kernels.dispatch import choose, register_kernel
 
 
 def default_chunk_size(time: int, key_dim: int) -> int:
-    """Positions per chunk: small states are cheap to hand on and small chunks cheap to fill (docs/log.md)."""
-    return max(1, min(32, time))
+    """Positions per chunk: small states are cheap to hand on, small chunks cheap to fill (measured, docs/log.md)."""
+    return max(1, min(16 if key_dim <= 16 else 32, time))
 
 
 def gated_delta_rule(
@@ -53,11 +54,34 @@ def gated_delta_rule(
     scale: factor on q, K^-1/2 by default
     initial_state: [B, G, K, V], zeros by default; belongs to the first document
     document_ids: [B, T]; the state is forgotten where the id changes
+    chunk_size: positions per chunk of the torch form; given, that form is used on any device
     Returns o [B, T, H, V] in q's dtype and the state [B, G, K, V] in fp32 (fp64 for fp64 inputs).
     """
     check_shapes(q, k, v, g, beta)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    size = chunk_size or default_chunk_size(q.shape[1], q.shape[-1])
+    if chunk_size is not None:
+        return chunked(q, k, v, g, beta, scale, initial_state, document_ids, chunk_size=chunk_size)
+    half = q.dtype in (torch.float16, torch.bfloat16)
+    kernel = choose("gated_delta_rule", q.device, documents=document_ids is not None, half=half)
+    return kernel(q, k, v, g, beta, scale, initial_state, document_ids)
+
+
+register_kernel(
+    "gated_delta_rule",
+    "fla",
+    devices=("cuda",),
+    unavailable=recurrent_cuda.fla_unavailable,
+    unsupported=recurrent_cuda.unsupported,
+)(recurrent_cuda.fla_gated_delta_rule)
+
+
+@register_kernel("gated_delta_rule", "torch, chunked", devices=("cpu", "cuda"))
+def chunked(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: float,
+    initial_state: Tensor | None, document_ids: Tensor | None, *, chunk_size: int | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The form described above; arguments as `gated_delta_rule`."""
+    size = min(chunk_size or default_chunk_size(q.shape[1], q.shape[3]), q.shape[1])
     segments = chunks.split_segments(document_ids, size)
     return _GatedDelta.apply(q, k, v, g, beta, initial_state, segments, scale, size)
 

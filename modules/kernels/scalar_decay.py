@@ -20,12 +20,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gridlaw.modules.errors import BadSetting
-from gridlaw.modules.kernels import chunks
+from gridlaw.modules.kernels import chunks, recurrent_cuda
+from gridlaw.modules.kernels.dispatch import choose, register_kernel
 
 
-def default_chunk_size(time: int) -> int:
-    """Positions per chunk (measured, docs/log.md)."""
-    return max(1, min(64, time))
+def default_chunk_size(time: int, fixed_decay: bool) -> int:
+    """Positions per chunk: the table of decays between them is dear where it comes from the input (docs/log.md)."""
+    return max(1, min(32 if fixed_decay else 16, time))
 
 
 def scalar_decay(
@@ -50,13 +51,79 @@ def scalar_decay(
     scale: factor on q, K^-1/2 by default
     initial_state: [B, H, K, V], zeros by default; belongs to the first document
     document_ids: [B, T]; the state is forgotten where the id changes
+    chunk_size: positions per chunk of the torch form; given, that form is used on any device
     Returns o [B, T, H, V] in q's dtype and the state [B, H, K, V] in fp32 (fp64 for fp64 inputs).
     """
     check_shapes(q, k, v, g)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    size = min(chunk_size or default_chunk_size(q.shape[1]), q.shape[1])
+    if chunk_size is not None:
+        return chunked(q, k, v, g, scale, initial_state, document_ids, chunk_size=chunk_size)
+    kernel = choose("scalar_decay", q.device, documents=document_ids is not None, half=_is_half(q))
+    return kernel(q, k, v, g, scale, initial_state, document_ids)
+
+
+def ssd(
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    *,
+    initial_state: Tensor | None = None,
+    document_ids: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Mamba-2's S_t = exp(a dt_t) S_{t-1} + b_t (dt_t x_t)^T, o_t = S_t^T c_t; outputs and the state after the last.
+
+    x: inputs, [B, T, H, V]
+    dt: step, > 0, [B, T, H], best in fp32
+    a: < 0, one per head, [H]
+    b, c: what is written and read with, [B, T, H or a divisor, K]
+    initial_state: [B, H, K, V], zeros by default; document_ids: [B, T]
+    """
+    kernel = choose("ssd", x.device, documents=document_ids is not None, half=_is_half(x))
+    return kernel(x, dt, a, b, c, initial_state, document_ids)
+
+
+def _is_half(x: Tensor) -> bool:
+    return x.dtype in (torch.float16, torch.bfloat16)
+
+
+register_kernel(
+    "scalar_decay",
+    "fla",
+    devices=("cuda",),
+    unavailable=recurrent_cuda.fla_unavailable,
+    unsupported=recurrent_cuda.unsupported,
+)(recurrent_cuda.fla_scalar_decay)
+register_kernel(
+    "ssd",
+    "mamba-ssm",
+    devices=("cuda",),
+    unavailable=recurrent_cuda.mamba_unavailable,
+    unsupported=recurrent_cuda.unsupported,
+)(recurrent_cuda.mamba_ssd)
+
+
+@register_kernel("scalar_decay", "torch, chunked", devices=("cpu", "cuda"))
+def chunked(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, scale: float,
+    initial_state: Tensor | None, document_ids: Tensor | None, *, chunk_size: int | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The form described above; arguments as `scalar_decay`."""
+    size = min(chunk_size or default_chunk_size(q.shape[1], g.dim() == 1), q.shape[1])
     segments = chunks.split_segments(document_ids, size)
     return _ScalarDecay.apply(q, k, v, g, initial_state, segments, scale, size)
+
+
+@register_kernel("ssd", "torch, chunked", devices=("cpu", "cuda"))
+def chunked_ssd(
+    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, initial_state: Tensor | None, document_ids: Tensor | None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The step goes into the values and, through a, into the gates; arguments as `ssd`."""
+    out, state = scalar_decay(
+        c, b, x * dt[..., None], a * dt, scale=1.0, initial_state=initial_state, document_ids=document_ids
+    )
+    return out.to(x.dtype), state
 
 
 def scalar_decay_step(

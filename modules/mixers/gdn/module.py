@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gridlaw.modules.kernels.gated_delta import gated_delta_rule, gated_delta_step
-from gridlaw.modules.kernels.gates import l2_norm, rms_norm
+from gridlaw.modules.kernels.norms import l2_norm, rms_norm
 from gridlaw.modules.kernels.short_conv import inputs_to_keep, short_conv
 from gridlaw.modules.mixers.gdn.spec import CONV_KERNEL, GdnSpec
 from gridlaw.modules.mixers.initial import fill_log_uniform_time_step

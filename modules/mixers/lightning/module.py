@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gridlaw.modules.kernels.gates import rms_norm
+from gridlaw.modules.kernels.norms import rms_norm
 from gridlaw.modules.kernels.scalar_decay import scalar_decay, scalar_decay_step
 from gridlaw.modules.mixers.lightning.spec import LightningSpec
 from gridlaw.modules.mixers.module_base import ForwardContext, Mixer

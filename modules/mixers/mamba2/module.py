@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gridlaw.modules.kernels.gates import rms_norm
-from gridlaw.modules.kernels.scalar_decay import scalar_decay, scalar_decay_step
+from gridlaw.modules.kernels.norms import rms_norm
+from gridlaw.modules.kernels.scalar_decay import scalar_decay_step, ssd
 from gridlaw.modules.mixers.initial import fill_log_uniform_time_step
 from gridlaw.modules.mixers.mamba2.spec import Mamba2Spec
 from gridlaw.modules.mixers.module_base import ForwardContext, Mixer
@@ -41,8 +41,8 @@ class Mamba2(Mixer):
         self.norm = nn.Parameter(torch.empty(inner))
 
     def forward(self, x_BTD: Tensor, ctx: ForwardContext) -> Tensor:
-        z, x, b, c, dt, log_gamma = self._project(x_BTD)
-        out, _ = scalar_decay(c, b, x * dt, log_gamma, scale=1.0, document_ids=ctx.document_ids)
+        z, x, b, c, dt, a = self._project(x_BTD)
+        out, _ = ssd(x, dt, a, b, c, document_ids=ctx.document_ids)
         return self._output(out, x, z)
 
     def init_state(self, batch_size: int, max_length: int, *, device: torch.device | str, dtype: torch.dtype) -> State:
@@ -50,13 +50,13 @@ class Mamba2(Mixer):
         return {"state": torch.zeros(shape, device=device, dtype=torch.float32)}
 
     def extend(self, x_BTD: Tensor, state: State, ctx: ForwardContext) -> Tensor:
-        z, x, b, c, dt, log_gamma = self._project(x_BTD)
+        z, x, b, c, dt, a = self._project(x_BTD)
         if x_BTD.shape[1] == 1:
-            one = (part[:, 0] for part in (c, b, x * dt, log_gamma))
+            one = (part[:, 0] for part in (c, b, x * dt[..., None], a * dt))
             out, after = scalar_decay_step(*one, state["state"], scale=1.0)
             out = out[:, None]
         else:
-            out, after = scalar_decay(c, b, x * dt, log_gamma, scale=1.0, initial_state=state["state"])
+            out, after = ssd(x, dt, a, b, c, initial_state=state["state"])
         state["state"].copy_(after)
         return self._output(out, x, z)
 
@@ -71,16 +71,15 @@ class Mamba2(Mixer):
             super().init_parameter(name, parameter, generator, std=std, num_layers=num_layers)
 
     def _project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """z [B, T, H K], x [B, T, H, K], B and C [B, T, G, S]; dt [B, T, H, 1] and log gamma [B, T, H] in fp32."""
+        """z [B, T, H K], x [B, T, H, K], B and C [B, T, G, S]; dt [B, T, H] and a = -exp(A_log) [H] in fp32."""
         parts = (self.x_proj, self.B_proj, self.C_proj, self.z_proj, self.dt_proj)
         joint = F.linear(x_BTD, torch.cat([part.weight for part in parts]))  # one product instead of five
         inner, grouped = self.num_heads * self.head_dim, self.num_groups * self.state_dim
         active, z, dt = joint.split((inner + 2 * grouped, inner, self.num_heads), -1)
         x, b, c = F.silu(active).split((inner, grouped, grouped), -1)
         step = F.softplus(dt.float() + self.dt_bias.float())
-        log_gamma = -self.A_log.float().exp() * step
         b, c = (part.unflatten(-1, (self.num_groups, self.state_dim)) for part in (b, c))
-        return z, x.unflatten(-1, (self.num_heads, self.head_dim)), b, c, step[..., None], log_gamma
+        return z, x.unflatten(-1, (self.num_heads, self.head_dim)), b, c, step, -self.A_log.float().exp()
 
     def _output(self, out_BTHK: Tensor, x_BTHK: Tensor, z: Tensor) -> Tensor:
         y = out_BTHK + x_BTHK * self.D.to(x_BTHK.dtype)[:, None]

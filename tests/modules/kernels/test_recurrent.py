@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from recurrent_cases import CASES, Case
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -13,6 +12,7 @@ from gridlaw.modules.errors import BadSetting
 from gridlaw.modules.kernels import reference_recurrent as reference
 from gridlaw.modules.kernels.gated_delta import gated_delta_rule, gated_delta_step
 from gridlaw.modules.kernels.scalar_decay import scalar_decay, scalar_decay_step
+from recurrent_cases import CASES, Case
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 

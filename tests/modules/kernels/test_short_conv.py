@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -36,6 +38,6 @@ def test_pieces_with_kept_inputs_are_the_whole() -> None:
 def test_documents_do_not_see_each_other(ids: list[int]) -> None:
     x, weight = torch.randn(1, 20, 5), torch.randn(5, 4)
     borders = [0, *(t for t in range(1, 20) if ids[t] != ids[t - 1]), 20]
-    alone = [short_conv(x[:, a:b], weight) for a, b in zip(borders, borders[1:], strict=False)]
+    alone = [short_conv(x[:, a:b], weight) for a, b in itertools.pairwise(borders)]
     found = short_conv(x, weight, document_ids=torch.tensor([ids]))
     torch.testing.assert_close(found, torch.cat(alone, 1))
