@@ -203,7 +203,7 @@ def _plan_trunk(
     warnings.extend(_check_windows(first.architecture, layers, context))
     settings = TrainingSettings.from_dict(spec.training_for(first.architecture, first.stage), scale=scale)
     settings.check_context(context)
-    rope = spec.rope_for(first.stage)
+    rope = _check_rope(spec.rope_for(first.stage))
     model = catalog.model_config(
         architecture, scale, vocab_size=data.declaration["vocab_size"], context=context, rope_base=rope.get("base")
     )
@@ -271,6 +271,16 @@ def _plan_trunk(
         fingerprint=identity.fingerprint(trunk_identity(None)) if shares else "",
         points=tuple(sorted(points, key=lambda point: point.total_steps)),
     )
+
+
+def _check_rope(rope: Mapping[str, Any]) -> Mapping[str, Any]:
+    base = rope.get("base")
+    unknown = [key for key in rope if key != "base"]
+    if unknown:
+        raise BadInput(f"rope.{unknown[0]}", seen=rope[unknown[0]], allowed="the key base")
+    if base is not None and (isinstance(base, bool) or not isinstance(base, int | float) or base <= 1):
+        raise BadInput("rope.base", seen=base, allowed="a number above 1, such as 500000")
+    return rope
 
 
 def _check_windows(architecture: str, layers: Sequence[MixerSpec], context: int) -> list[str]:

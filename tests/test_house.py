@@ -81,7 +81,14 @@ def test_layers_hold_and_planted_violations_are_caught(copy_of_the_house: Path) 
 
 def test_bare_imports_of_our_folders_are_refused_by_ruff(tmp_path: Path) -> None:
     (tmp_path / "planted.py").write_text("import modules.catalog\nfrom pipelines import plan\n")
-    command = [str(BIN / "ruff"), "check", "--config", str(ROOT / "pyproject.toml"), "--no-cache", str(tmp_path / "planted.py")]
+    command = [
+        str(BIN / "ruff"),
+        "check",
+        "--config",
+        str(ROOT / "pyproject.toml"),
+        "--no-cache",
+        str(tmp_path / "planted.py"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout.count("TID251") == 2, done.stdout
 
@@ -111,7 +118,17 @@ def test_wheel_and_sdist_hold_code_and_yaml_once(distributions: dict[str, Path])
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
 def test_an_installed_distribution_finds_its_grids(kind: str, distributions: dict[str, Path], tmp_path: Path) -> None:
     target = tmp_path / "site"
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(target)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        str(target),
+    ]
     subprocess.run([*command, str(distributions[kind])], check=True, timeout=240, capture_output=True)
     done = python(
         "import gridlaw.platform.errors as e; from gridlaw.pipelines.cli.main import main; print(e.__file__);"

@@ -76,3 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stderr.close()
         code = 0
     sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

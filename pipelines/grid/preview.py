@@ -1,0 +1,215 @@
+"""What a run would do and what the ledger holds, as plain values and as tables. Starts nothing, writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gridlaw.pipelines.grid.laws import LawBook
+from gridlaw.pipelines.grid.state import GridState, law_name, read_state
+from gridlaw.pipelines.grid.submission import Place
+from gridlaw.pipelines.plan import GridPlan, TrunkPlan, summary_costs
+from gridlaw.platform.ledger.ledger import Ledger
+from gridlaw.platform.store.base import Store
+from gridlaw.platform.store.lease import look
+
+_CHECKPOINT_BYTES_PER_PARAM = 12
+"""fp32 weights and two optimizer moments (AdamW; Muon keeps one, so this is an upper bound)."""
+_MODEL_BYTES_PER_PARAM = 4
+_KEPT_FOR_RESUME = 2
+
+
+def preview(plan: GridPlan) -> dict[str, Any]:
+    """A run's points with what would be done to each, and totals: tokens, FLOPs, device-hours, storage, cost."""
+    _, ledger, state = _open(plan)
+    points = []
+    for point in plan.points:
+        trunk, standing = plan.trunk_of(point), state.points[point.name]
+        asked = [each.name for each in plan.evaluations]
+        undone = [name for name in asked if state.evaluations[point.name, name].status != "done"]
+        points.append(
+            {
+                "name": point.name,
+                "status": standing.status,
+                "action": _action(standing.words(), undone, standing.status),
+                "num_params": trunk.num_params,
+                "num_params_own": trunk.num_params_own,
+                "steps": point.total_steps,
+                "branches_at_step": point.trunk_steps,
+                "tokens": point.tokens,
+                "train_flops": point.train_flops,
+                "six_nd": 6 * trunk.num_params * point.tokens,
+                "evaluations_to_do": undone,
+            }
+        )
+    return {
+        "name": plan.spec.name,
+        "points": points,
+        "trunks": [_trunk(state, trunk) for trunk in plan.trunks],
+        "laws_to_fit": [law_name(plan.laws[index], architecture) for index, architecture, _ in _behind(plan, state)],
+        "totals": _totals(plan, state, ledger is not None),
+        "data": [
+            {"folder": each.folder, "sources": [part["source"] for part in each.declaration["mixture"]]}
+            for each in plan.data.values()
+        ],
+    }
+
+
+def status_of(plan: GridPlan) -> dict[str, Any]:
+    """What the ledger has: state of every point and evaluation, failures with reasons, and who drives it now."""
+    store, ledger, state = _open(plan)
+    lease = look(store, plan.spec.name)
+    running = lease is not None and not lease.stale
+    rows = []
+    for point in plan.points:
+        standing = state.points[point.name]
+        run = standing.run
+        trunk_run = state.trunks[point.trunk].run
+        row: dict[str, Any] = {"name": point.name, "state": "left", "reason": ""}
+        if standing.status == "done":
+            row["state"] = "done"
+        elif standing.status == "drift":
+            row |= {"state": "drift", "reason": standing.words()}
+        elif run is not None and run.status == "FAILED":
+            row |= {"state": "diverged" if run.diverged else "failed", "reason": run.reason}
+        elif run is not None and run.running:
+            row["state"] = "running" if running else "interrupted"
+        elif trunk_run is not None and trunk_run.status == "FAILED":
+            row |= {"state": "blocked", "reason": f"its trunk failed: {trunk_run.reason}"}
+        row["evaluations"] = {
+            each.name: "done" if state.evaluations[point.name, each.name].status == "done" else "left"
+            for each in plan.evaluations
+        }
+        rows.append(row)
+    return {
+        "name": plan.spec.name,
+        "driver": str(lease.owner) if running and lease is not None else None,
+        "in_ledger": ledger is not None,
+        "points": rows,
+    }
+
+
+def print_preview(shown: dict[str, Any]) -> None:
+    """The preview as tables on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{shown['name']}: {len(shown['points'])} points", title_justify="left")
+    table.add_column("point", no_wrap=True, min_width=max(len(point["name"]) for point in shown["points"]))
+    table.add_column("would be")
+    for name in ("N", "steps", "tokens D", "training FLOPs", "6ND"):
+        table.add_column(name, justify="right")
+    for point in shown["points"]:
+        table.add_row(
+            point["name"],
+            point["action"],
+            f"{point['num_params']:,}",
+            f"{point['steps']:,}",
+            f"{point['tokens']:,}",
+            f"{point['train_flops']:.3g}",
+            f"{point['six_nd']:.3g}",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    totals = shown["totals"]
+    saved = 1 - totals["tokens"] / totals["tokens_without_sharing"]
+    console.print(
+        f"{totals['points']} points on {totals['trunks']} trunks: {totals['tokens']:,} tokens and {totals['flops']:.4g} FLOPs; "
+        f"without shared trunks {totals['tokens_without_sharing']:,} tokens ({saved:.0%} saved)"
+    )
+    console.print(f"left to do: {totals['tokens_left']:,} tokens, {totals['flops_left']:.4g} FLOPs")
+    hours = totals["device_hours_left"]
+    console.print(
+        f"about {hours:.3g} device-hours ({totals['hours_from']})"
+        if hours is not None
+        else "device-hours: unknown until something was measured, or set run.hardware (peak_tflops, mfu)"
+    )
+    if totals["cost_left"] is not None:
+        console.print(f"about {totals['cost_left']:,.2f} at the given price per device-hour")
+    console.print(f"storage for checkpoints and models: about {totals['storage_bytes'] / 2**20:,.1f} MiB")
+
+
+def print_status(shown: dict[str, Any]) -> None:
+    """The status as a table on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    states = [point["state"] for point in shown["points"]]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    console.print(f"{shown['name']}: {counts}")
+    console.print(f"driver: {shown['driver']}" if shown["driver"] else "no driver is running")
+    table = Table()
+    for name in ("point", "state", "evaluations done", "reason"):
+        table.add_column(name)
+    for point in shown["points"]:
+        done = [name for name, state in point["evaluations"].items() if state == "done"]
+        table.add_row(point["name"], point["state"], ", ".join(done), point["reason"])
+    console.print(table)
+
+
+def _open(plan: GridPlan) -> tuple[Store, Ledger | None, GridState]:
+    place = Place.of(plan)
+    store = place.store(create=False)
+    ledger = place.ledger(plan, store)
+    return store, ledger, read_state(plan, ledger, store)
+
+
+def _action(words: str, undone: Sequence[str], status: str) -> str:
+    if status == "done" and undone:
+        return f"done; evaluate {', '.join(undone)}"
+    return words
+
+
+def _behind(plan: GridPlan, state: GridState) -> list[tuple[int, str, int]]:
+    return LawBook(plan, state).outdated()
+
+
+def _trunk(state: GridState, trunk: TrunkPlan) -> dict[str, Any]:
+    standing = state.trunks[trunk.name]
+    return {
+        "name": trunk.name,
+        "status": standing.status,
+        "step": standing.step,
+        "until_step": max(trunk.branch_steps, default=0),
+        "branch_steps": list(trunk.branch_steps),
+        "tokens": max(trunk.branch_steps, default=0) * trunk.batch_tokens,
+    }
+
+
+def _totals(plan: GridPlan, state: GridState, has_ledger: bool) -> dict[str, Any]:
+    totals: dict[str, Any] = dict(summary_costs(plan))
+    tokens_left = flops_left = 0.0
+    device_flops = device_seconds = 0.0
+    storage = 0
+    for trunk in plan.trunks:
+        standing = state.trunks[trunk.name]
+        left = [point for point in trunk.points if state.points[point.name].status != "done"]
+        steps = sum(point.total_steps - point.trunk_steps for point in left)
+        steps += max(0, max((point.trunk_steps for point in left), default=0) - standing.step)
+        tokens_left += steps * trunk.batch_tokens
+        flops_left += steps * trunk.batch_tokens * trunk.flops_per_token
+        storage += trunk.num_params_total * _CHECKPOINT_BYTES_PER_PARAM * (len(trunk.branch_steps) + _KEPT_FOR_RESUME)
+        storage += trunk.num_params_total * _MODEL_BYTES_PER_PARAM * len(trunk.points)
+        seconds = standing.run.number("seconds") if standing.run is not None else None
+        if seconds and standing.run is not None:
+            device_seconds += seconds
+            device_flops += (standing.run.number("tokens") or 0.0) * trunk.flops_per_token
+    hardware = plan.spec.run.hardware
+    speed, source = None, ""
+    if device_seconds:
+        speed, source = device_flops / device_seconds, "from the throughput measured in the ledger"
+    elif hardware.peak_tflops and hardware.mfu:
+        speed, source = hardware.peak_tflops * 1e12 * hardware.mfu, "from run.hardware"
+    hours = flops_left / speed / 3600 if speed else None
+    price = hardware.price_per_device_hour
+    return totals | {
+        "tokens_left": int(tokens_left),
+        "flops_left": flops_left,
+        "device_hours_left": hours,
+        "hours_from": source,
+        "cost_left": hours * price if hours is not None and price is not None else None,
+        "storage_bytes": storage,
+        "points_done": state.num_done(),
+        "in_ledger": has_ledger,
+    }

@@ -1,0 +1,94 @@
+"""Small real grids: a real Ray, a real MLflow on sqlite, real training of models with a few thousand parameters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+Result = subprocess.CompletedProcess[str]
+
+GRID: dict[str, Any] = {
+    "name": "small",
+    "architectures": ["full", "swa-16"],
+    "scales": [
+        {"name": "a", "layers": 2, "d_model": 16, "ffn_dim": 32, "heads": 2, "kv_heads": 1},
+        {"name": "b", "layers": 2, "d_model": 24, "ffn_dim": 48, "heads": 2, "kv_heads": 1},
+    ],
+    "budgets": ["2N", "4N"],
+    "data": {"context": 64},
+    "training": {
+        "batch_tokens": 512,
+        "precision": "fp32",
+        "optimizer": {"name": "adamw"},
+        "schedule": {"warmup_steps": 4},
+    },
+    "evaluate": [{"loss": {"tokens": 4096}}],
+    "laws": [{"target": "loss", "form": "d", "verify": {"points": ["b/4N"]}}],
+}
+
+
+class Workplace:
+    """A folder with a grid file in it, and the gridlaw command run there as a person would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "grid.yaml"
+
+    def write(self, changes: Mapping[str, Any] | None = None) -> None:
+        self.file.write_text(yaml.safe_dump(GRID | dict(changes or {})))
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "OMP_NUM_THREADS": "1", "CI": "true"}
+
+    def gridlaw(self, *arguments: str, timeout: float = 240) -> Result:
+        command = [sys.executable, "-m", "gridlaw.pipelines.cli.main", *arguments]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=timeout
+        )
+
+    def run(self, *arguments: str, timeout: float = 240) -> Result:
+        return self.gridlaw("run", "grid.yaml", *arguments, timeout=timeout)
+
+    def plan(self) -> dict[str, Any]:
+        done = self.gridlaw("plan", "grid.yaml", "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def client(self) -> Any:
+        from gridlaw.platform.ledger.tracking import default_tracking_uri, prepare_environment
+
+        prepare_environment()
+        from mlflow.tracking import MlflowClient
+
+        return MlflowClient(tracking_uri=default_tracking_uri(self.folder / "gridlaw-runs"))
+
+    def runs(self, kind: str, *, name: str = "small") -> list[Any]:
+        client = self.client()
+        experiment = client.get_experiment_by_name(name)
+        found: list[Any] = client.search_runs(
+            [experiment.experiment_id], f"tags.`gridlaw.kind` = '{kind}'", max_results=1000
+        )
+        return found
+
+    def losses(self) -> dict[str, float]:
+        """Final metrics of every point, by name."""
+        return {run.data.tags["gridlaw.name"]: run.data.metrics["loss"] for run in self.runs("point")}
+
+
+@pytest.fixture(scope="session")
+def new_workplace(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Workplace]:
+    def make() -> Workplace:
+        place = Workplace(tmp_path_factory.mktemp("grid"))
+        place.write()
+        return place
+
+    return make

@@ -1,0 +1,140 @@
+"""A whole grid, as a person runs it: train, evaluate, fit, report; again does nothing; a budget more does only that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def finished(new_workplace: Callable[[], Any]) -> Any:
+    place = new_workplace()
+    done = place.run()
+    assert done.returncode == 0, done.stderr
+    place.first = done
+    return place
+
+
+def test_every_point_is_finished_with_its_metrics_and_dimensions(finished: Any) -> None:
+    runs = {run.data.tags["gridlaw.name"]: run for run in finished.runs("point")}
+    assert sorted(runs) == sorted(
+        f"{architecture}/{scale}/{budget}/seed0"
+        for architecture in ("full", "swa-16")
+        for scale in "ab"
+        for budget in ("2N", "4N")
+    )
+    for run in runs.values():
+        assert run.info.status == "FINISHED"
+        assert 0 < run.data.metrics["loss"] < 6
+        assert {"gridlaw.architecture", "gridlaw.scale", "gridlaw.budget", "gridlaw.seed"} <= set(run.data.tags)
+        assert (finished.folder / "gridlaw-runs" / run.data.tags["gridlaw.checkpoint"] / "model.safetensors").is_file()
+
+
+def test_nothing_is_left_running_and_children_hang_under_one_parent(finished: Any) -> None:
+    (parent,) = finished.runs("submission")
+    kinds = {kind: finished.runs(kind) for kind in ("trunk", "point", "evaluation", "law")}
+    assert {kind: len(runs) for kind, runs in kinds.items()} == {"trunk": 4, "point": 8, "evaluation": 8, "law": 2}
+    for run in (parent, *(run for runs in kinds.values() for run in runs)):
+        assert run.info.status == "FINISHED"
+        assert run is parent or run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+
+
+def test_each_metric_and_step_is_in_mlflow_exactly_once(finished: Any) -> None:
+    client = finished.client()
+    plan = {point["name"]: point for point in finished.plan()["points"]}
+    for run in finished.runs("point"):
+        point = plan[run.data.tags["gridlaw.name"]]
+        steps = [each.step for each in client.get_metric_history(run.info.run_id, "tokens_per_second")]
+        assert max(Counter(steps).values()) == 1
+        history = client.get_metric_history(run.info.run_id, "lr")
+        expected = list(range(point["branches_at_step"] + 1, point["steps"] + 1))
+        assert sorted(each.step for each in history) == expected
+
+
+def test_the_report_stands_alone_and_is_an_artifact(finished: Any) -> None:
+    (path,) = (finished.folder / "gridlaw-runs" / "reports").glob("*.html")
+    page = path.read_text()
+    assert "swa-16" in page and "<script src" not in page and "https://cdn" not in page
+    (parent,) = finished.runs("submission")
+    assert [each.path for each in finished.client().list_artifacts(parent.info.run_id) if each.path.endswith(".html")]
+    assert "small" in parent.data.tags["mlflow.note.content"]
+    assert str(path) in finished.first.stdout
+
+
+def test_laws_are_fitted_without_the_verified_point_and_keep_their_history(finished: Any) -> None:
+    client = finished.client()
+    for run in finished.runs("law"):
+        law = json.loads(_artifact(client, run.info.run_id, "law.json"))
+        assert len(law["row"]["fitted"]) == 3
+        (held,) = law["row"]["held_out"]
+        assert held["name"].endswith("/b/4N/seed0")
+        assert held["predicted"] > 0
+        history = json.loads(_artifact(client, run.info.run_id, "history.json"))
+        assert len(history["data"]) >= 1
+
+
+def _artifact(client: Any, run_id: str, name: str) -> str:
+    with open(client.download_artifacts(run_id, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def test_a_second_run_does_nothing_and_loads_neither_ray_nor_torch(finished: Any) -> None:
+    before = len(finished.runs("submission"))
+    code = (
+        "import sys\nfrom gridlaw.pipelines.cli.main import main\n"
+        "try:\n    main(['run', 'grid.yaml'])\nexcept SystemExit as end:\n    assert end.code == 0, end.code\n"
+        "loaded = [name for name in ('torch', 'ray', 'lightning') if name in sys.modules]\nassert not loaded, loaded\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=finished.folder, env=finished.environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "8 points already done" in done.stdout
+    assert len(finished.runs("submission")) == before
+
+
+def test_report_is_made_again_from_the_ledger(finished: Any) -> None:
+    (path,) = (finished.folder / "gridlaw-runs" / "reports").glob("*.html")
+    path.unlink()
+    done = finished.gridlaw("report", "grid.yaml")
+    assert done.returncode == 0, done.stderr
+    assert path.is_file()
+
+
+def test_changed_settings_are_drift_shown_field_by_field_and_touch_nothing(finished: Any) -> None:
+    finished.write({"training": {"batch_tokens": 512, "precision": "fp32", "optimizer": {"name": "adamw", "lr": 0.5}}})
+    try:
+        done = finished.run()
+        shown = finished.plan()
+    finally:
+        finished.write()
+    assert done.returncode == 2
+    assert "lr" in done.stderr and "→ 0.5" in done.stderr and "--rerun" in done.stderr
+    assert "warmup_steps 4 → 100" in done.stderr
+    assert all(point["status"] == "drift" for point in shown["points"])
+    assert len(finished.runs("point")) == 8
+
+
+def test_a_budget_added_continues_trunks_and_trains_only_its_branches(finished: Any) -> None:
+    """Last in this file: it changes the workplace."""
+    old = {run.info.run_id: run.data.metrics["loss"] for run in finished.runs("point")}
+    trunks = {run.data.tags["gridlaw.name"]: run for run in finished.runs("trunk")}
+    finished.write({"budgets": ["2N", "4N", "6N"], "evaluate": [{"loss": {"tokens": 4096}}]})
+    planned = [point for point in finished.plan()["points"] if point["status"] != "done"]
+    assert [point["name"].split("/")[2] for point in planned] == ["6N"] * 4
+    done = finished.run()
+    assert done.returncode == 0, done.stderr
+    runs = finished.runs("point")
+    assert len(runs) == 12
+    assert {run.info.run_id: run.data.metrics["loss"] for run in runs if run.info.run_id in old} == old
+    for run in finished.runs("trunk"):
+        before = trunks[run.data.tags["gridlaw.name"]]
+        assert run.info.run_id == before.info.run_id
+        steps, executed = (int(run.data.tags[f"gridlaw.{key}"]) for key in ("steps", "executed_steps"))
+        assert steps == executed > int(before.data.tags["gridlaw.steps"])
