@@ -23,6 +23,7 @@ def render(data: ReportData) -> str:
         sections.in_short(data),
         law_sections.laws(data, figures, style),
         sections.retrieval(data, figures, style),
+        sections.compared(data),
         sections.points(data),
         sections.failures(data),
         sections.cost(data),
@@ -54,6 +55,7 @@ def _header(data: ReportData, written: Html) -> Html:
     kicker = f"Scaling-law report, {_when(data.created)}" + (f", {data.hardware}" if data.hardware else "")
     named = [("laws", "Laws")]
     named += [(f"chance-{index}", words.metric_label(name)) for index, name in enumerate(words.chance_metrics(data))]
+    named += [("compared", "Comparison")]
     named += [
         ("points", "Points"),
         ("failed", "Failed"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gridlaw.pipelines.report import charts, words
+from gridlaw.pipelines.report import charts, tables, words
 from gridlaw.pipelines.report.data import PointRow, ReportData, finite
 from gridlaw.pipelines.report.markup import Column, Figures, Html, joined, legend, panels_box, safe, table, tag
 
@@ -26,7 +26,7 @@ def facts(data: ReportData) -> Html:
     if device_seconds or data.wall_seconds:
         wall = f"{words.duration(data.wall_seconds)} on the clock" if data.wall_seconds else ""
         items.append(("Device time", words.duration(device_seconds), wall))
-    if data.savings and data.savings.tokens_without_sharing:
+    if data.savings and data.savings.fraction_saved > 0:
         items.append(("Saved by shared trunks", words.percent(data.savings.fraction_saved, 0), "of all tokens"))
     cells = [
         tag("div", joined([tag("dt", name), tag("dd", joined([value, tag("small", note)]) if note else value)]))
@@ -83,6 +83,18 @@ def retrieval(data: ReportData, figures: Figures, style: charts.Style) -> Html:
         parts += [scale_legend(group, style), tag("p", "Dashed line: chance. Bars: intervals.", class_="key")]
         parts.append(panels_box([figures.figure(panel, group) for panel in panels]))
     return joined(parts, "\n")
+
+
+def compared(data: ReportData) -> Html:
+    """Tables over architectures, one a metric; left out where there is nothing to compare."""
+    if len(words.architectures(data)) < 2:
+        return Html("")
+    names = list(dict.fromkeys(name for point in data.points for name in point.metrics))[:MOST_METRIC_COLUMNS]
+    comparisons = [tables.compare(data, name) for name in names]
+    written = [tables.to_html(comparison) for comparison in comparisons if comparison.cells]
+    if not written:
+        return Html("")
+    return joined([tag("h2", "Architectures compared", id="compared"), *written], "\n")
 
 
 def points(data: ReportData) -> Html:
@@ -244,7 +256,7 @@ def _savings_bars(data: ReportData) -> Html:
         ("trained, trunks shared", savings.tokens_trained, savings.train_flops, ""),
         ("each point alone", savings.tokens_without_sharing, savings.train_flops_without_sharing, "ghost"),
     ):
-        bar = tag("span", "", class_=f"bar {kind}".strip(), style=f"width:{55 * tokens / largest:.1f}%")
+        bar = tag("span", "", class_=f"bar {kind}".strip(), style=f"width:{42 * tokens / largest:.1f}%")
         value = f"{words.count(tokens)} tokens" + (
             f", {words.scientific(flops)} FLOPs" if finite(flops) is not None else ""
         )
@@ -255,7 +267,8 @@ def _savings_bars(data: ReportData) -> Html:
                 class_="row",
             )
         )
-    sentence = f"Sharing trunks between budgets saved {words.percent(savings.fraction_saved, 0)} of the tokens."
+    saved = f"saved {words.percent(savings.fraction_saved, 0)} of the tokens"
+    sentence = f"Sharing trunks between budgets {saved if savings.fraction_saved > 0 else 'has saved nothing so far'}."
     return joined([tag("p", sentence), tag("div", joined(rows), class_="bars")])
 
 

@@ -365,6 +365,11 @@ def _saved(data: ReportData) -> list[str]:
     savings = data.savings
     if savings is None or savings.tokens_without_sharing <= 0:
         return []
+    if savings.fraction_saved <= 0:
+        return [
+            f"Sharing trunks has saved nothing so far: {count(savings.tokens_trained)} tokens were trained, and the "
+            f"finished points alone needed {count(savings.tokens_without_sharing)}."
+        ]
     return [
         f"Sharing trunks between budgets trained {count(savings.tokens_trained)} tokens instead of "
         f"{count(savings.tokens_without_sharing)}: {percent(savings.fraction_saved, 0)} saved."

@@ -26,7 +26,7 @@ class _Tags(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        if tag not in ("meta", "link", "wbr"):
+        if tag not in ("meta", "link", "wbr", "br"):
             self.open.append(tag)
         self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
 
