@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import click
@@ -65,6 +66,6 @@ def _runs(layers: tuple[catalog.LayerCount, ...]) -> list[tuple[str, catalog.Lay
 
 def _numbers(indices: list[int]) -> str:
     step = indices[1] - indices[0] if len(indices) > 1 else 1
-    if len(indices) > 2 and all(b - a == step for a, b in zip(indices, indices[1:], strict=False)):
+    if len(indices) > 2 and all(b - a == step for a, b in itertools.pairwise(indices)):
         return f"{indices[0]}–{indices[-1]}" + (f" by {step}" if step > 1 else "")
     return ", ".join(map(str, indices))

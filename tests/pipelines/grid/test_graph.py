@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from gridlaw.pipelines.grid.graph import Graph, Node
 
 
