@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
@@ -24,11 +24,10 @@ class WholeFileIO(CheckpointIO):
             about = {"bytes": file.num_bytes, "sha256": file.sha256, "step": checkpoint["global_step"]}
             checkpoint_files.write_json(checkpoint_files.sidecar(target), about)
 
-        checkpoint_files.write_whole(
-            target,
-            lambda file: torch.save(checkpoint, file),
-            before_rename=write_sidecar,  # type: ignore[arg-type]
-        )
+        def write(file: checkpoint_files.HashingFile) -> None:
+            torch.save(checkpoint, cast(IO[bytes], file))  # it only ever appends
+
+        checkpoint_files.write_whole(target, write, before_rename=write_sidecar)
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None

@@ -19,8 +19,7 @@ import dataclasses
 import json
 import logging
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from gridlaw.modules.training.job import FitJob, FitResult, digest
 from gridlaw.modules.training.module import LanguageModelModule
 from gridlaw.modules.training.schedule import Plan, plan_for
 from gridlaw.modules.training.settings import PRECISIONS, TrainingSettings
+from gridlaw.modules.training.surroundings import keep_heap, surroundings
 from gridlaw.modules.training.telemetry import Progress, StepCounter, Telemetry, TimedLoader
 
 __all__ = ["Diverged", "FitJob", "FitResult", "Stopped", "fit"]
@@ -65,6 +65,7 @@ def fit(
     that cannot be.
     """
     run = _Run.of(job)
+    keep_heap()
     stored = run.stored_result()
     if stored is not None:
         return dataclasses.replace(stored, executed_now=0, resumed_from=job.until_step)
@@ -200,7 +201,7 @@ class _Run:
     ) -> FitResult:
         """Run Lightning's Trainer from ``start`` and write down what came of it."""
         job = self.job
-        with _surroundings(job):
+        with surroundings(job.num_threads):
             start_step = 0 if start is None else checkpoint_files.step_of(start) or 0
             model, new, dropped = build.model(job, begins=start is None)
             module = LanguageModelModule(
@@ -316,31 +317,3 @@ class _Run:
             for step, path in checkpoint_files.checkpoints(self.folder):
                 if step not in self.job.keep_steps:
                     checkpoint_files.remove(path)
-
-
-@contextlib.contextmanager
-def _surroundings(job: FitJob) -> Iterator[None]:
-    """Threads, determinism and quiet for the duration of one fit; what was set before comes back."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    warn_only, fill = (
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,
-    )
-    quiet = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in quiet]
-    try:
-        if job.num_threads:
-            torch.set_num_threads(job.num_threads)
-        # With deterministic algorithms torch fills every new tensor first: cost without use here.
-        torch.utils.deterministic.fill_uninitialized_memory = False
-        for logger in quiet:
-            logger.setLevel(logging.WARNING)
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-            warnings.filterwarnings("ignore", module="lightning")
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        torch.utils.deterministic.fill_uninitialized_memory = fill
-        for logger, level in zip(quiet, levels, strict=True):
-            logger.setLevel(level)

@@ -38,7 +38,7 @@ class HeadGradientNorms(pl.Callback):
         norms: list[Tensor] = []
         for index, layer in enumerate(pl_module.model.layers):
             for projection in self.projections:
-                gradient, num_heads = _gradient(layer.mixer, projection)
+                gradient, num_heads = _gradient(layer.get_submodule("mixer"), projection)
                 if gradient is not None:
                     norms.append(head_slices(gradient, num_heads).flatten(1).norm(dim=1))
                     names += [f"head_grad_norm/{index}/{projection}/{head}" for head in range(num_heads)]

@@ -83,7 +83,7 @@ class MuonAdamW(torch.optim.Optimizer):
         super().__init__([group for inner in self._inner.values() for group in inner.param_groups], {})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update; ``closure`` runs once, with gradients on."""
         loss = None
         if closure is not None:
