@@ -176,7 +176,7 @@ def _forward(
     for n, (a, b) in enumerate(zip(transition.unbind(0), added.unbind(0), strict=True)):
         torch.baddbmm(b, a, per_chunk[n], out=per_chunk[n + 1])
 
-    read = torch.bmm(scores[:, :, :, 1:].reshape(matrices, -1, size), solved_m)
+    read = torch.bmm(scores.view(matrices, -1, size)[:, size:], solved_m)
     reader = stack[:, :, :, 1:] * decay.from_start[:, :, :, None, :, None]
     reader = reader.view(matrices, -1, key_dim).sub_(read[..., value_dim:])
     out = torch.baddbmm(read[..., :value_dim], reader, states[:-1].view(matrices, key_dim, value_dim))
@@ -203,17 +203,18 @@ def _backward(ctx: Any, d_o: Tensor | None, d_state: Tensor | None) -> tuple[Ten
     before = states[:-1].view(matrices, key_dim, value_dim)
 
     # d_right and d_read stacked like `stack`: key rows first.
-    d_stack = k_c.new_zeros(num_chunks, batch, groups, rows, size, value_dim + key_dim)
-    if d_o is not None:
+    d_stack = k_c.new_empty(num_chunks, batch, groups, rows, size, value_dim + key_dim)
+    if d_o is None:
+        d_stack[:, :, :, 1:, :, :value_dim] = 0
+    else:
         d_out = chunks.split(d_o.unflatten(2, (groups, -1)), size, k_c.dtype).transpose(3, 4)
         d_stack[:, :, :, 1:, :, :value_dim] = d_out
-    d_out = d_stack[:, :, :, 1:, :, :value_dim].reshape(matrices, -1, value_dim)
+    d_read = d_stack.view(matrices, -1, value_dim + key_dim)[:, size:]
+    d_out = d_read[..., :value_dim]
     d_reader = torch.bmm(d_out, before.mT)
     d_after = _states_backward(reader, d_out, transition, d_state, states)
     d_before, d_after = d_after[0], d_after[1:].reshape(matrices, key_dim, value_dim)
-    d_read = d_stack[:, :, :, 1:]
-    torch.neg(d_reader.view(*d_read.shape[:-1], key_dim), out=d_read[..., value_dim:])
-    d_read = d_read.reshape(matrices, -1, value_dim + key_dim)
+    torch.neg(d_reader, out=d_read[..., value_dim:])
 
     # through added = to_end K^T solved and transition = whole I - to_end K^T solved_k
     d_added = torch.cat((d_after, torch.bmm(d_after, before.mT).neg_()), -1)
@@ -222,7 +223,7 @@ def _backward(ctx: Any, d_o: Tensor | None, d_state: Tensor | None) -> tuple[Ten
     k_end = (k_c * decay.to_end[..., None]).view(matrices, size, key_dim)
     d_k_end = torch.bmm(solved_m, d_added.mT).view_as(k_c)
     d_solved = torch.bmm(k_end, d_added)
-    d_solved.baddbmm_(scores[:, :, :, 1:].reshape(matrices, -1, size).mT, d_read)
+    d_solved.baddbmm_(scores.view(matrices, -1, size)[:, size:].mT, d_read)
     d_right = torch.linalg.solve_triangular(
         scores[:, :, :, 0].mT, d_solved.view_as(solved), upper=True, unitriangular=True
     )

@@ -48,18 +48,18 @@ def compare(ours: Op, theirs: Op, inputs: Inputs, what: str) -> None:
 
 def delta_inputs(time: int, heads: int, groups: int, key_dim: int, value_dim: int) -> list[Tensor]:
     torch.manual_seed(0)
-    q = F.normalize(torch.randn(2, time, heads, key_dim), dim=-1)
-    k = F.normalize(torch.randn(2, time, groups, key_dim), dim=-1)
-    v = torch.randn(2, time, groups, value_dim)
-    g, beta = F.logsigmoid(torch.randn(2, time, groups)), torch.rand(2, time, groups)
-    return [q, k, v, g, beta, torch.randn(2, groups, key_dim, value_dim)]
+    q = F.normalize(torch.randn(1, time, heads, key_dim), dim=-1)
+    k = F.normalize(torch.randn(1, time, groups, key_dim), dim=-1)
+    v = torch.randn(1, time, groups, value_dim)
+    g, beta = F.logsigmoid(torch.randn(1, time, groups)), torch.rand(1, time, groups)
+    return [q, k, v, g, beta, torch.randn(1, groups, key_dim, value_dim)]
 
 
 def decay_inputs(time: int, heads: int, groups: int, key_dim: int, value_dim: int) -> list[Tensor]:
     torch.manual_seed(0)
-    q, k = torch.randn(2, time, heads, key_dim), torch.randn(2, time, groups, key_dim)
-    v, g = torch.randn(2, time, groups, value_dim), F.logsigmoid(torch.randn(2, time, heads))
-    return [q, k, v, g, torch.randn(2, heads, key_dim, value_dim)]
+    q, k = torch.randn(1, time, heads, key_dim), torch.randn(1, time, groups, key_dim)
+    v, g = torch.randn(1, time, groups, value_dim), F.logsigmoid(torch.randn(1, time, heads))
+    return [q, k, v, g, torch.randn(1, heads, key_dim, value_dim)]
 
 
 def our_delta(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,10 +155,10 @@ def test_fixed_decays_are_fla_s_lightning() -> None:
 def ssd_inputs(time: int, heads: int, groups: int, state_dim: int, head_dim: int) -> list[Tensor]:
     """x, dt, A, B, C, initial states [B, H, K, S] as mamba-ssm lays them out."""
     torch.manual_seed(0)
-    x = torch.randn(2, time, heads, head_dim)
-    dt, a = F.softplus(torch.randn(2, time, heads) - 2), -torch.exp(torch.rand(heads))
-    b, c = torch.randn(2, time, groups, state_dim), torch.randn(2, time, groups, state_dim)
-    return [x, dt, a, b, c, torch.randn(2, heads, head_dim, state_dim)]
+    x = torch.randn(1, time, heads, head_dim)
+    dt, a = F.softplus(torch.randn(1, time, heads) - 2), -torch.exp(torch.rand(heads))
+    b, c = torch.randn(1, time, groups, state_dim), torch.randn(1, time, groups, state_dim)
+    return [x, dt, a, b, c, torch.randn(1, heads, head_dim, state_dim)]
 
 
 def our_ssd(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
