@@ -3,7 +3,7 @@
 Not here: tasks. The driver submits its own (``pipelines/grid``); nothing of ours wraps ``ray.remote``.
 
 An embedded Ray belongs to its driver: it listens on loopback, keeps Ray's token authentication, sends no usage
-statistics, and ends with the driver even when that is killed.
+statistics, and ends with the driver even when that is killed (Ray's two agents within about a minute).
 
 Concurrency. ``begin_cluster`` starts Ray in a thread, because most of its seconds are waiting for Ray's processes, and
 the driver has its ledger to open meanwhile. That thread lives until ``shutdown``: the kernel ends Ray's processes when

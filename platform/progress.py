@@ -137,6 +137,6 @@ def _decode(text: str) -> Progress | None:
     """None for what is no progress of this version."""
     try:
         values = json.loads(text)
-        return Progress(**{field.name: values[field.name] for field in fields(Progress) if field.name in values})
-    except (ValueError, TypeError):
+        return Progress(**{field.name: values[field.name] for field in fields(Progress)})
+    except (ValueError, TypeError, KeyError):
         return None

@@ -67,13 +67,13 @@ def test_sqlite_is_made_once_by_racing_processes(tmp_path: Path, start: Start) -
         Ledger.open(sys.argv[1], sys.argv[2], "/store", create=True)
         print(made)
     """
-    racers = [start(source, default_tracking_uri(tmp_path), f"grid-{i}") for i in range(3)]
+    racers = [start(source, default_tracking_uri(tmp_path), f"grid-{i}") for i in range(2)]
     for racer in racers:
         assert racer.stdout.readline() == "ready\n"
     for racer in racers:
         racer.stdin.write("\n")
         racer.stdin.flush()
-    assert sorted(racer.communicate(timeout=120)[0] for racer in racers) == ["False\n", "False\n", "True\n"]
+    assert sorted(racer.communicate(timeout=120)[0] for racer in racers) == ["False\n", "True\n"]
 
 
 def test_a_kill_during_creation_leaves_no_half_database(tmp_path: Path, start: Start) -> None:
