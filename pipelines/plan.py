@@ -30,7 +30,7 @@ TRAINING_FACTOR = 3
 
 @dataclass(frozen=True, kw_only=True)
 class DataPlan:
-    """Prepared data that some trunks share. folder: its name in the store. location: where this machine has the files."""
+    """Prepared data that some trunks share. folder: its name in the store. location: files here, by content."""
 
     declaration: dict[str, Any]
     location: dict[str, Any]
@@ -107,7 +107,7 @@ class LawPlan:
     name: str
     target: str
     form: str
-    roles: dict[str, str]
+    roles: Mapping[str, str]
 
     @property
     def metric(self) -> str:
@@ -309,7 +309,7 @@ def _check_equal_steps(points: Sequence[PointPlan], num_params: int) -> None:
                 f"budgets of {point.trunk}",
                 seen=f"{other.id.budget.label} and {point.id.budget.label}",
                 allowed="budgets that differ by at least one optimizer step",
-                hint=f"both are {point.total_steps} steps at N = {num_params:,}: remove one, or take a smaller batch_tokens",
+                hint=f"both are {point.total_steps} steps at N = {num_params:,}: remove one, or lower batch_tokens",
             )
 
 

@@ -108,7 +108,8 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_wheel_and_sdist_hold_code_and_yaml_once(distributions: dict[str, Path]) -> None:
     wheel = zipfile.ZipFile(distributions["wheel"]).namelist()
-    sdist = tarfile.open(distributions["sdist"]).getnames()
+    with tarfile.open(distributions["sdist"]) as archive:
+        sdist = archive.getnames()
     for path in ("gridlaw/platform/errors.py", "gridlaw/pipelines/grids/quickstart.yaml", "gridlaw/py.typed"):
         assert wheel.count(path) == 1
         assert any(name.endswith("/src/" + path) for name in sdist)

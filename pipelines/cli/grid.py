@@ -75,8 +75,8 @@ def _print_end(plan: GridPlan, grid: str, ended: Any) -> None:
     if ended.stopped:
         signals = {130: "Ctrl-C", 143: signal.Signals.SIGTERM.name}
         click.echo(
-            f"{signals.get(ended.exit_code, ended.stopped)}: stopped with {ended.num_done} of {ended.num_points} points "
-            f"done; what ran was saved. To go on: gridlaw run {grid}",
+            f"{signals.get(ended.exit_code, ended.stopped)}: stopped with {ended.num_done} of {ended.num_points} "
+            f"points done; what ran was saved. To go on: gridlaw run {grid}",
             err=True,
         )
         return
@@ -140,7 +140,7 @@ def report(grid: str) -> None:
             "grid",
             seen=grid,
             allowed="a grid with an experiment in the ledger",
-            hint=f"run it first: gridlaw run {grid}",
+            hint=f"Run it first: gridlaw run {grid}",
         )
     path, _ = write_report(planned, ledger, store)
     click.echo(f"report: {path}")

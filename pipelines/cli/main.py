@@ -1,4 +1,4 @@
-"""The ``gridlaw`` command: a table of commands that are imported when called, and one place that ends with an exit code.
+"""The ``gridlaw`` command: a table of commands, imported when called, and one place that ends with an exit code.
 
 Exit codes: 0 done; 1 some point failed; 2 refused before anything changed (bad input, drift, experiment in use);
 3 stopped by the surroundings (store, disk, tracking, lease); 130 Ctrl-C; 143 SIGTERM.

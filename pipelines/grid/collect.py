@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -148,17 +149,23 @@ def _metrics(ledger: Ledger, run: RunRecord, names: Sequence[str]) -> dict[str, 
 
 def _trunk(ledger: Ledger, state: GridState, trunk: TrunkPlan, failed: dict[str, RunRecord]) -> TrunkRow:
     standing = state.trunks[trunk.name]
-    common = {"name": trunk.name, "architecture": trunk.architecture, "scale": trunk.scale, "seed": trunk.seed}
-    if standing.run is None:
-        return TrunkRow(**common, stage=trunk.stage or "", status="not run" if trunk.branch_steps else "none")
+    row = TrunkRow(
+        name=trunk.name,
+        architecture=trunk.architecture,
+        scale=trunk.scale,
+        seed=trunk.seed,
+        stage=trunk.stage or "",
+        status="not run" if trunk.branch_steps else "none",
+    )
     run = standing.run
+    if run is None:
+        return row
     steps = int(run.number("steps") or 0)
     seconds = run.number("seconds")
     curve = ledger.metric_history(run.run_id, "loss")
     thinned = curve[:: max(1, len(curve) // CURVE_POINTS)]
-    return TrunkRow(
-        **common,
-        stage=trunk.stage or "",
+    return replace(
+        row,
         steps=steps,
         tokens=steps * trunk.batch_tokens,
         seconds=seconds,
@@ -214,7 +221,7 @@ def _summary(plan: GridPlan) -> GridSummary:
     first = plan.trunks[0]
     optimizer, schedule = first.training["optimizer"], first.training["schedule"]
     training = (
-        f"{optimizer['name']}, {schedule['name']} with {schedule['decay_fraction']:.0%} decay ({schedule['decay_shape']}), "
+        f"{optimizer['name']}, {schedule['name']}, {schedule['decay_fraction']:.0%} decay ({schedule['decay_shape']}), "
         f"{first.batch_tokens:,} tokens a step, {first.training['precision']}"
     )
     return GridSummary(

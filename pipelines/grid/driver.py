@@ -5,9 +5,9 @@ for ends, write them to the ledger, show progress. Workers write only into their
 run's metrics. No Ray object of one stage is an argument of another, so a crash loses one node's attempt and nothing
 else: the next attempt, or the next submission, goes on from the newest checkpoint in the store.
 
-A node that failed for a reason that may pass (``outcome.TRY_AGAIN``) is tried again up to ``MAX_ATTEMPTS`` times, out of
-memory with half the micro-batch at the same token batch. A failed trunk leaves its branches blocked; everything else
-goes on.
+A node that failed for a reason that may pass (``outcome.TRY_AGAIN``) is tried again up to ``MAX_ATTEMPTS`` times; after
+running out of memory with a smaller micro-batch at the same token batch. A failed trunk leaves its branches blocked;
+everything else goes on.
 """
 
 from __future__ import annotations
@@ -255,10 +255,8 @@ class Driver:
         getattr(self, f"_{node.kind}_done")(node, outcome.result)
 
     def _prepare_done(self, node: Node, result: dict[str, Any]) -> None:
-        train = result["counts"]["train"]
-        self.say(
-            f"data ready: {train['windows']:,} training windows, {result['counts']['heldout']['documents']:,} held-out documents"
-        )
+        windows, documents = result["counts"]["train"]["windows"], result["counts"]["heldout"]["documents"]
+        self.say(f"data ready: {windows:,} training windows, {documents:,} held-out documents")
 
     def _segment_done(self, node: Node, result: dict[str, Any]) -> None:
         trunk = self._trunk_of(node)

@@ -16,7 +16,7 @@ NodeState = Literal["waiting", "running", "done", "failed", "blocked"]
 
 @dataclass(kw_only=True)
 class Node:
-    """One stage call. ``priority``: higher starts first (we use the FLOPs still hanging on it, so long chains start early)."""
+    """One stage call. ``priority``: higher starts first; the FLOPs that hang on it, so long chains start early."""
 
     key: NodeKey
     depends_on: tuple[NodeKey, ...] = ()

@@ -114,7 +114,8 @@ def print_preview(shown: dict[str, Any]) -> None:
     totals = shown["totals"]
     saved = 1 - totals["tokens"] / totals["tokens_without_sharing"]
     console.print(
-        f"{totals['points']} points on {totals['trunks']} trunks: {totals['tokens']:,} tokens and {totals['flops']:.4g} FLOPs; "
+        f"{totals['points']} points on {totals['trunks']} trunks: {totals['tokens']:,} tokens, "
+        f"{totals['flops']:.4g} FLOPs; "
         f"without shared trunks {totals['tokens_without_sharing']:,} tokens ({saved:.0%} saved)"
     )
     console.print(f"left to do: {totals['tokens_left']:,} tokens, {totals['flops_left']:.4g} FLOPs")

@@ -11,7 +11,7 @@ from gridlaw.platform.progress import ProgressWriter
 
 
 def evaluate(task: dict[str, Any]) -> dict[str, Any]:
-    """task: name, settings, model, data (folders), work (this evaluation's folder), threads. Returns metrics, details."""
+    """task: name, settings, model and data (folders), work (this evaluation's folder). Returns metrics and details."""
     import torch
 
     torch.set_num_threads(task.get("num_threads", 1))
