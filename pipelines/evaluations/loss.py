@@ -19,7 +19,7 @@ import numpy.typing as npt
 from gridlaw.modules.data.prepare import HeldoutDocument
 from gridlaw.modules.data.sampling import window_indices
 from gridlaw.pipelines.evaluations.run import EvaluationRun
-from gridlaw.pipelines.evaluations.statistics import ratio_standard_error
+from gridlaw.pipelines.evaluations.statistics import Z_95, ratio_standard_error
 from gridlaw.platform.errors import BadInput
 
 
@@ -130,8 +130,10 @@ def _summarise(
     total, num_tokens = by_document.sum(), int(lengths.sum())
     error = ratio_standard_error(by_document[seen], tokens_by_document[seen])
     metrics = {"loss": total / num_tokens, "bits_per_byte": total / math.log(2) / (sizes * shares).sum()}
+    details: dict[str, Any] = {"documents": int(seen.sum()), "tokens": num_tokens}
     if error is not None:
         metrics["loss_stderr"] = error
+        details["loss"] = {"low": float(metrics["loss"] - Z_95 * error), "high": float(metrics["loss"] + Z_95 * error)}
     by_position = [
         {"from": start, "to": stop, "loss": float(part / count), "tokens": int(count)}
         for start, stop, part, count in zip(edges[:-1], edges[1:], sums.sum(axis=0), counts.sum(axis=0), strict=True)
@@ -139,6 +141,6 @@ def _summarise(
     ]
     return {
         "metrics": {name: float(value) for name, value in metrics.items()},
-        "details": {"by_position": by_position, "documents": int(seen.sum()), "tokens": num_tokens},
+        "details": {**details, "by_position": by_position},
         "num_samples": num_tokens,
     }

@@ -187,6 +187,7 @@ def _summarise(
     for name, hits in (("niah_rank", ranks), ("niah_generate", generated)):
         low, high = wilson_interval(float(hits.sum()), trials)
         metrics |= {f"{name}_accuracy": float(hits.mean()), f"{name}_low": low, f"{name}_high": high}
+    ranked = {"low": metrics["niah_rank_low"], "high": metrics["niah_rank_high"], "chance": chance}
     metrics["niah_rank_chance"] = chance
     metrics["niah_rank_sigmas"] = sigmas_above_chance(float(ranks.sum()), trials, chance)
     return {
@@ -198,6 +199,8 @@ def _summarise(
             "generate_grid": generated.reshape(shape).mean(axis=2).tolist(),
             "samples_per_cell": settings.samples,
             "chance": chance,
+            "niah_rank_accuracy": ranked,
+            "niah_generate_accuracy": {"low": metrics["niah_generate_low"], "high": metrics["niah_generate_high"]},
         },
         "num_samples": trials,
     }

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gridlaw.pipelines.evaluations.settings import (
+    EfficiencySettings,
     EvaluationSettings,
+    LongpplSettings,
     LossSettings,
     NiahSettings,
+    RecallSettings,
     nearest,
 )
 from gridlaw.platform.errors import BadInput
@@ -44,6 +47,21 @@ KINDS: dict[str, EvaluationKind] = {
             module=f"{_FOLDER}.niah",
             metrics={"niah_rank_accuracy": "max", "niah_generate_accuracy": "max"},
         ),
+        EvaluationKind(
+            settings=LongpplSettings,
+            module=f"{_FOLDER}.longppl",
+            metrics={"longppl": "min"},
+        ),
+        EvaluationKind(
+            settings=RecallSettings,
+            module=f"{_FOLDER}.recall",
+            metrics={"recall_accuracy": "max"},
+        ),
+        EvaluationKind(
+            settings=EfficiencySettings,
+            module=f"{_FOLDER}.efficiency",
+            metrics={"decode_tokens_per_second": "max", "cache_bytes": "min"},
+        ),
     )
 }
 
@@ -60,9 +78,30 @@ class Evaluation:
         """Its row of the registry."""
         return KINDS[self.name]
 
-    def settings_dict(self) -> dict[str, Any]:
-        """What enters the evaluation's fingerprint beside its point: all settings and the metric's version."""
-        return {"name": self.name, "version": self.settings.version, **self.settings.to_dict()}
+    @property
+    def needs_point(self) -> str | None:
+        """Another point of the grid that must be finished before this evaluation can run (longppl's evaluator)."""
+        return getattr(self.settings, "evaluator_point", None)
+
+    @property
+    def corpus(self) -> dict[str, Any] | None:
+        """A source of its own, as ``modules.data.sources.resolve_source`` takes it; None: the held-out documents."""
+        source = getattr(self.settings, "corpus", None)
+        column = getattr(self.settings, "text_column", None)
+        return None if source is None else {"source": source, **({} if column is None else {"text_column": column})}
+
+    def settings_dict(self, *, evaluator: str | None = None, corpus: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What enters the evaluation's fingerprint beside its point: all settings and the metric's version.
+
+        evaluator: fingerprint of the point in ``needs_point``. corpus: identity of the source in ``corpus``. Given,
+        they stand in for the names, so that an evaluator trained anew or another text is another evaluation.
+        """
+        values = self.settings.to_dict()
+        if evaluator is not None:
+            values["evaluator"] = evaluator
+        if corpus is not None:
+            values["corpus"] = corpus
+        return {"name": self.name, "version": self.settings.version, **values}
 
 
 def evaluation_names() -> list[str]:

@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,8 @@ class EvaluationRun:
     model_folder: Path
     model_config: dict[str, Any]
     load: Callable[[], DecoderLM]
+    inputs: dict[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
     progress: Progress | None = None
 
     @property
@@ -101,28 +103,32 @@ def evaluate(
     prepared_folder: Path,
     work_folder: Path,
     progress: Progress | None = None,
+    inputs: dict[str, Any] | None = None,
     device: str = "cpu",
 ) -> dict[str, Any]:
     """Evaluate the model of ``model_folder`` (config.json, model.safetensors) on prepared data.
 
-    device: where the model runs. Returns {name, metrics: finite scalars, details: JSON-able, num_samples}; a
-    metric that has no value is absent. Raises BadInput for what cannot be evaluated.
+    inputs: what the evaluation needs beside the model (``longppl`` tells: evaluator_model, evaluator_data, corpus,
+    shared_folder). device: where the model runs. Returns {name, metrics: finite scalars, details: JSON-able,
+    num_samples}; a metric that has no value is absent. Raises BadInput for what cannot be evaluated.
     """
     try:
-        return _evaluate(name, settings, Path(model_folder), Path(prepared_folder), Path(work_folder), progress, device)
+        run = _open(name, settings, Path(model_folder), Path(prepared_folder), Path(work_folder), inputs or {}, device)
+        result = importlib.import_module(KINDS[name].module).compute(replace(run, progress=progress))
     except BadSetting as error:
         raise BadInput(error.field, seen=error.seen, allowed=error.allowed, hint=error.hint) from error
+    return {"name": name, **result}
 
 
-def _evaluate(
+def _open(
     name: str,
     settings: dict[str, Any] | None,
     model_folder: Path,
     prepared_folder: Path,
     work_folder: Path,
-    progress: Progress | None,
+    inputs: dict[str, Any],
     device: str,
-) -> dict[str, Any]:
+) -> EvaluationRun:
     from gridlaw.modules.models.checkpoint import load_config
 
     evaluation = resolve_evaluation({name: settings or {}})
@@ -135,26 +141,29 @@ def _evaluate(
             allowed=f"{prepared.vocab_size}, the vocabulary of the prepared data",
             hint="Evaluate on data prepared with the model's own tokenizer",
         )
-    run = EvaluationRun(
+    return EvaluationRun(
         settings=evaluation.settings,
         prepared=prepared,
-        parts=Parts(work_folder, parts_key(evaluation, prepared, model_folder)),
+        parts=Parts(work_folder, parts_key(evaluation, prepared, model_folder, inputs)),
         work_folder=work_folder,
         model_folder=model_folder,
         model_config=config,
         load=_loader(model_folder, device),
-        progress=progress,
+        inputs=inputs,
+        device=device,
     )
-    result = importlib.import_module(KINDS[name].module).compute(run)
-    return {"name": name, **result}
 
 
-def parts_key(evaluation: Evaluation, prepared: PreparedData, model_folder: Path) -> str:
+def parts_key(
+    evaluation: Evaluation, prepared: PreparedData, model_folder: Path, inputs: dict[str, Any] | None = None
+) -> str:
     """Hash of settings, data and weights, cheap also for large weights: their size and both ends are taken."""
     weights = model_folder / WEIGHTS_FILE
     if not weights.is_file():
         raise BadInput("model folder", seen=str(model_folder), allowed=f"a folder with {WEIGHTS_FILE}")
-    state = hashlib.sha256(json.dumps([evaluation.settings_dict(), prepared.fingerprint], sort_keys=True).encode())
+    state = hashlib.sha256(
+        json.dumps([evaluation.settings_dict(), prepared.fingerprint, inputs or {}], sort_keys=True).encode()
+    )
     size = weights.stat().st_size
     state.update(str(size).encode())
     with open(weights, "rb") as file:

@@ -58,6 +58,13 @@ class EvaluationSettings:
                 raise BadInput(
                     f"evaluate.{cls.name}.{key}", allowed=f"the keys {', '.join(known)}", hint=nearest(str(key), known)
                 )
+        for field in dataclasses.fields(cls):
+            if field.default is dataclasses.MISSING and field.name not in values:
+                raise BadInput(
+                    f"evaluate.{cls.name}.{field.name}",
+                    allowed="a value: it has no default",
+                    hint=f"As in {{{cls.name}: {{{field.name}: …}}}}",
+                )
         return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,3 +134,96 @@ class NiahSettings(EvaluationSettings):
         whole(self.field("samples"), self.samples)
         whole(self.field("candidates"), self.candidates, at_least=2)
         whole(self.field("seed"), self.seed, at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongpplSettings(EvaluationSettings):
+    """evaluator: a point of the grid (``full/n3/20N``), a Hugging Face causal LM by name, or a folder (of one or ours).
+    corpus: a source as in ``data.mixture``; nothing: the held-out documents. context: tokens of the short context;
+    slide: tokens that share one; alpha and -beta: a key token's loss gap is above alpha and its full-context loss below
+    -beta. max_length: texts are cut there, in tokens of the evaluated model; split: the rest of a long document makes
+    further texts. documents: at most so many texts. min_key_tokens: texts with fewer are dropped and counted.
+    """
+
+    name: ClassVar[str] = "longppl"
+    summary: ClassVar[str] = "perplexity of the tokens that a long context helps to predict"
+
+    evaluator: str
+    evaluator_revision: str | None = None
+    corpus: str | None = None
+    text_column: str | None = None
+    context: int = 4096
+    slide: int = 1024
+    alpha: float = 2.0
+    beta: float = -2.0
+    max_length: int | None = None
+    split: bool = False
+    documents: int | None = None
+    min_key_tokens: int = 10
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.evaluator, str) or not self.evaluator.strip():
+            raise BadInput(
+                self.field("evaluator"), seen=self.evaluator, allowed="a point, a Hugging Face model or a folder"
+            )
+        for name in ("corpus", "text_column", "evaluator_revision"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise BadInput(self.field(name), seen=value, allowed="a text, or nothing")
+        whole(self.field("context"), self.context)
+        whole(self.field("slide"), self.slide)
+        number(self.field("alpha"), self.alpha)
+        number(self.field("beta"), self.beta)
+        for name in ("alpha", "beta"):  # 2 and 2.0 are one setting and one fingerprint
+            object.__setattr__(self, name, float(getattr(self, name)))
+        whole(self.field("max_length"), self.max_length, at_least=2, optional=True)
+        if not isinstance(self.split, bool):
+            raise BadInput(self.field("split"), seen=self.split, allowed="true or false")
+        whole(self.field("documents"), self.documents, optional=True)
+        whole(self.field("min_key_tokens"), self.min_key_tokens)
+
+    @property
+    def evaluator_point(self) -> str | None:
+        """The grid's point that finds the key tokens, if the evaluator is one: names of points have three parts."""
+        outside = self.evaluator.startswith((".", "/", "~")) or self.evaluator.count("/") < 2
+        return None if outside else self.evaluator
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallSettings(EvaluationSettings):
+    """pairs: keys with values spread evenly over a text; each is asked for at its end. length: tokens of a text with
+    question and answer (the data's context when nothing is given). samples: texts.
+    """
+
+    name: ClassVar[str] = "recall"
+    summary: ClassVar[str] = "multi-query associative recall: accuracy by distance"
+
+    pairs: int = 8
+    length: int | None = None
+    samples: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole(self.field("pairs"), self.pairs, at_least=2)
+        whole(self.field("length"), self.length, optional=True)
+        whole(self.field("samples"), self.samples)
+        whole(self.field("seed"), self.seed, at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EfficiencySettings(EvaluationSettings):
+    """length: tokens before decoding starts (the data's context when nothing is given); new_tokens: decoded and timed
+    after it; repeats: timings, of which the median is told.
+    """
+
+    name: ClassVar[str] = "efficiency"
+    summary: ClassVar[str] = "FLOPs and state by position from formulas, cache bytes and tokens per second measured"
+
+    length: int | None = None
+    new_tokens: int = 16
+    repeats: int = 3
+
+    def __post_init__(self) -> None:
+        whole(self.field("length"), self.length, optional=True)
+        whole(self.field("new_tokens"), self.new_tokens)
+        whole(self.field("repeats"), self.repeats)

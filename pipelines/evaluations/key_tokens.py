@@ -1,0 +1,149 @@
+"""Key tokens: where in a text a long context makes a token much easier to predict (LongPPL, Fang et al. 2024).
+
+A token is key if its loss with the short context exceeds its loss with the full one by more than ``alpha``, and the
+latter is below ``-beta``. They are kept as slices of the text, so any tokenizer can use them, in a file that people can
+share: a first line says what made it, then one JSON line per text. Files are read as JSON and never evaluated.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gridlaw.platform.errors import BadInput
+
+if TYPE_CHECKING:
+    from gridlaw.pipelines.evaluations.evaluators import Evaluator, Offsets
+
+FORMAT = "gridlaw-key-tokens-1"
+
+Slices = list[list[int]]
+"""[start, end) in characters, rising, neighbours joined."""
+
+
+def short_windows(length: int, *, context: int, slide: int) -> list[tuple[int, int]]:
+    """(start, tokens judged) of the short contexts over a text of ``length`` tokens.
+
+    The window from ``start`` has ``context`` tokens that are only seen, then the judged ones (``slide``, fewer in the
+    last): each judged token sees between ``context`` and ``context + slide - 1`` tokens.
+    """
+    return [(start, min(slide, length - context - start)) for start in range(0, length - context, slide)]
+
+
+def find_key_tokens(
+    evaluator: Evaluator, text: str, *, context: int, slide: int, alpha: float, beta: float
+) -> tuple[Slices, dict[str, int]]:
+    """Slices of the key tokens of one text, and counts. A text that the short context covers has none."""
+    ids, offsets = evaluator.encode(text)
+    ids, offsets = ids[: evaluator.max_length], offsets[: evaluator.max_length]
+    windows = short_windows(len(ids), context=context, slide=slide)
+    if not windows:
+        return [], {"tokens": len(ids), "key_tokens": 0}
+    rows = [ids, *(ids[start : start + context + judged] for start, judged in windows)]
+    full, *short = evaluator.losses(rows)
+    key = np.zeros(len(ids), dtype=bool)
+    for (start, judged), losses in zip(windows, short, strict=True):
+        # losses[t] belongs to token t + 1 of its row.
+        gap = losses[context - 1 : context - 1 + judged] - full[start + context - 1 : start + context - 1 + judged]
+        easy = full[start + context - 1 : start + context - 1 + judged] < -beta
+        key[start + context : start + context + judged] = (gap > alpha) & easy
+    return merge_slices(offsets[key]), {"tokens": len(ids), "key_tokens": int(key.sum())}
+
+
+def merge_slices(offsets: Offsets) -> Slices:
+    """Offsets with touching or overlapping neighbours joined; empty ones (special tokens) left out."""
+    merged: Slices = []
+    for start, end in offsets.tolist():
+        if start == end:
+            continue
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(end, merged[-1][1])
+        else:
+            merged.append([start, end])
+    return merged
+
+
+def tokens_inside(offsets: Offsets, slices: Slices) -> list[int]:
+    """Indices of the tokens that lie wholly inside one of the slices; empty tokens never do."""
+    inside: list[int] = []
+    at = 0
+    for index, (start, end) in enumerate(offsets.tolist()):
+        while at < len(slices) and slices[at][1] <= start:
+            at += 1
+        if at < len(slices) and start < end and slices[at][0] <= start and end <= slices[at][1]:
+            inside.append(index)
+    return inside
+
+
+def text_hash(text: str) -> str:
+    """How a file names a text."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
+
+
+class KeyTokenFile:
+    """Key tokens of many texts by one evaluator and one set of thresholds; grows as texts are done."""
+
+    def __init__(self, path: Path, made_by: dict[str, Any]) -> None:
+        self.path, self.made_by = path, made_by
+        self.known: dict[str, Slices] = {}
+        if path.exists():
+            self._read()
+
+    def _read(self) -> None:
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        header = None
+        with suppress(ValueError, IndexError):
+            header = json.loads(lines[0])
+        if header != {"format": FORMAT, **self.made_by}:
+            raise BadInput(
+                "key token file",
+                seen=str(self.path),
+                allowed=f"a file made by {self.made_by}",
+                hint="Another evaluator or other thresholds made it: name another file",
+            )
+        for line in lines[1:]:
+            if not line.endswith(b"\n"):
+                break  # a kill tore it; that text is done again
+            record = json.loads(line)
+            self.known[record["text"]] = [[int(start), int(end)] for start, end in record["slices"]]
+
+    def complete(
+        self, texts: Sequence[str], find: Callable[[str], Slices], *, report: Callable[[int, int], None]
+    ) -> list[Slices]:
+        """Slices of each text; ``find`` is asked for those that are not known, under a lock, each kept when found.
+
+        Two processes that want the same file: one finds, the other waits and reads.
+        """
+        if all(text_hash(text) in self.known for text in texts):
+            return [self.known[text_hash(text)] for text in texts]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path.with_name(self.path.name + ".lock"), "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self.path.exists():
+                self._read()
+            self._rewrite()
+            with open(self.path, "a", encoding="utf-8") as file:
+                for number, text in enumerate(texts, start=1):
+                    name = text_hash(text)
+                    if name not in self.known:
+                        self.known[name] = find(text)
+                        file.write(json.dumps({"text": name, "slices": self.known[name]}) + "\n")
+                        file.flush()
+                    report(number, len(texts))
+        return [self.known[text_hash(text)] for text in texts]
+
+    def _rewrite(self) -> None:
+        """Header and whole lines only, in one rename."""
+        lines = [json.dumps({"format": FORMAT, **self.made_by})]
+        lines += [json.dumps({"text": name, "slices": slices}) for name, slices in self.known.items()]
+        aside = self.path.with_name(self.path.name + ".tmp")
+        aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        os.replace(aside, self.path)
