@@ -31,19 +31,19 @@ def hidden_matrices(model: nn.Module) -> set[str]:
     return found
 
 
-def parameter_groups(model: nn.Module, name: str) -> dict[str, list[str]]:
-    """Names of all trained parameters by group, for optimizer ``name``: muon, adamw_decay, adamw_no_decay.
+def parameter_groups(model: nn.Module) -> dict[str, list[str]]:
+    """Names of all trained parameters by group: ``hidden`` (Muon's, or AdamW's alone), ``rest_decay``, ``rest``.
 
     Weight decay applies to matrices, never to vectors; a parameter with ``no_weight_decay`` set on it has none either.
     """
-    groups: dict[str, list[str]] = {"muon": [], "adamw_decay": [], "adamw_no_decay": []}
-    hidden = hidden_matrices(model) if name == "muon" else set()
+    groups: dict[str, list[str]] = {"hidden": [], "rest_decay": [], "rest": []}
+    hidden = hidden_matrices(model)
     for parameter_name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         decays = parameter.ndim >= 2 and not getattr(parameter, "no_weight_decay", False)
-        rest = "adamw_decay" if decays else "adamw_no_decay"
-        groups["muon" if parameter_name in hidden else rest].append(parameter_name)
+        group = "hidden" if parameter_name in hidden else "rest_decay" if decays else "rest"
+        groups[group].append(parameter_name)
     return groups
 
 
@@ -99,18 +99,14 @@ class MuonAdamW(torch.optim.Optimizer):
 def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> MuonAdamW:
     """The optimizer of ``model``, its groups marked with ``kind`` and ``group_name`` for ``set_rate``."""
     parameters = dict(model.named_parameters())
-    rest_lr = settings.lr if settings.name == "adamw" or settings.adamw_lr is None else settings.adamw_lr
-    muon: list[dict[str, Any]] = []
-    adamw: list[dict[str, Any]] = []
-    for group_name, names in parameter_groups(model, settings.name).items():
-        if not names:
-            continue
-        is_muon = group_name == "muon"
-        decay = 0.0 if group_name == "adamw_no_decay" else settings.weight_decay
-        group = {"params": [parameters[name] for name in names], "weight_decay": decay, "group_name": group_name}
-        group["lr"] = settings.lr if is_muon else rest_lr
-        (muon if is_muon else adamw).append(group)
-    return MuonAdamW(muon, adamw, settings)
+    by_kind: dict[str, list[dict[str, Any]]] = {"muon": [], "adamw": []}
+    for group_name, names in parameter_groups(model).items():
+        if names:
+            kind = settings.name if group_name == "hidden" else "adamw"
+            by_kind[kind].append({"params": [parameters[name] for name in names], "group_name": group_name})
+    optimizer = MuonAdamW(by_kind["muon"], by_kind["adamw"], settings)
+    set_rate(optimizer, settings, 1.0)
+    return optimizer
 
 
 def set_rate(optimizer: torch.optim.Optimizer, settings: OptimizerSettings, factor: float) -> float:
@@ -118,8 +114,8 @@ def set_rate(optimizer: torch.optim.Optimizer, settings: OptimizerSettings, fact
 
     Always from the settings, never from the groups: a checkpoint's groups override those of the constructor on load.
     """
-    rest_lr = settings.lr if settings.name == "adamw" or settings.adamw_lr is None else settings.adamw_lr
+    rest_lr = settings.lr if settings.rest_lr is None else settings.rest_lr
     for group in optimizer.param_groups:
-        group["lr"] = (settings.lr if group["kind"] == "muon" else rest_lr) * factor
-        group["weight_decay"] = 0.0 if group["group_name"] == "adamw_no_decay" else settings.weight_decay
+        group["lr"] = (settings.lr if group["group_name"] == "hidden" else rest_lr) * factor
+        group["weight_decay"] = 0.0 if group["group_name"] == "rest" else settings.weight_decay
     return settings.lr * factor

@@ -51,14 +51,15 @@ def learning_rate(optimizer: str, d_model: int) -> float:
 class OptimizerSettings:
     """One optimizer object: Muon for hidden matrices with AdamW for the rest, or AdamW alone.
 
-    lr: peak rate of all groups. adamw_lr: peak rate of AdamW's groups beside Muon; None means ``lr``.
+    lr: peak rate of the hidden matrices (attention and feed-forward projections), in AdamW's units. rest_lr: peak rate
+    of all else (embedding, head, routers, decays, vectors); None means ``lr``.
     weight_decay: on matrices only, decoupled, times the rate. momentum, nesterov, ns_steps: Muon's.
     beta1, beta2, eps: AdamW's.
     """
 
     name: str = "muon"
     lr: float
-    adamw_lr: float | None = None
+    rest_lr: float | None = None
     weight_decay: float = 0.1
     momentum: float = 0.95
     nesterov: bool = True
@@ -71,8 +72,8 @@ class OptimizerSettings:
         where = "training.optimizer"
         choice(f"{where}.name", self.name, OPTIMIZERS)
         number(f"{where}.lr", self.lr, above=0.0)
-        if self.adamw_lr is not None:
-            number(f"{where}.adamw_lr", self.adamw_lr, above=0.0)
+        if self.rest_lr is not None:
+            number(f"{where}.rest_lr", self.rest_lr, above=0.0)
         number(f"{where}.weight_decay", self.weight_decay, at_least=0.0)
         number(f"{where}.momentum", self.momentum, at_least=0.0, below=1.0)
         number(f"{where}.beta1", self.beta1, at_least=0.0, below=1.0)

@@ -34,7 +34,7 @@ def keep_heap() -> bool:
     if mallopt is None:  # not glibc
         return False
     settings = ((_M_TRIM_THRESHOLD, 1 << 30), (_M_TOP_PAD, 1 << 28), (_M_MMAP_THRESHOLD, 1 << 25))
-    return all([mallopt(name, value) == 1 for name, value in settings])
+    return all(mallopt(name, value) == 1 for name, value in settings)
 
 
 @contextlib.contextmanager

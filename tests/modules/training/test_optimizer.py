@@ -28,17 +28,15 @@ def build(architecture: str, scale: str = "n1") -> DecoderLM:
 
 @pytest.mark.parametrize("architecture", list(MIXERS))
 def test_every_parameter_of_an_architecture_is_in_the_listed_group(architecture: str):
-    muon, adamw_decay, adamw_no_decay = set(), {"embedding.weight", "head.weight"}, {"final_norm.weight"}
+    muon, rest_decay, rest = set(), {"embedding.weight", "head.weight"}, {"final_norm.weight"}
     for index, mixer in enumerate(architecture_layers(architecture)):
         matrices, others = MIXERS[mixer]
         prefix = f"layers.{index}."
         muon |= {f"{prefix}{name}.weight" for name in (*matrices, *FFN)}
-        adamw_no_decay |= {f"{prefix}mixer_norm.weight", f"{prefix}ffn_norm.weight"}
-        adamw_no_decay |= {f"{prefix}{name}" for name in others}
-    groups = {name: set(members) for name, members in parameter_groups(build(architecture), "muon").items()}
-    assert groups == {"muon": muon, "adamw_decay": adamw_decay, "adamw_no_decay": adamw_no_decay}
-    alone = {name: set(members) for name, members in parameter_groups(build(architecture), "adamw").items()}
-    assert alone == {"muon": set(), "adamw_decay": adamw_decay | muon, "adamw_no_decay": adamw_no_decay}
+        rest |= {f"{prefix}mixer_norm.weight", f"{prefix}ffn_norm.weight"}
+        rest |= {f"{prefix}{name}" for name in others}
+    groups = {name: set(members) for name, members in parameter_groups(build(architecture)).items()}
+    assert groups == {"hidden": muon, "rest_decay": rest_decay, "rest": rest}
 
 
 def architecture_layers(architecture: str) -> list[str]:
@@ -59,17 +57,17 @@ def quadratic_loss(model: DecoderLM, step: int) -> torch.Tensor:
 
 
 def test_the_one_optimizer_does_what_torchs_two_do_also_after_loading_its_state():
-    settings = OptimizerSettings(name="muon", lr=0.01, adamw_lr=0.003, weight_decay=0.2)
+    settings = OptimizerSettings(name="muon", lr=0.01, rest_lr=0.003, weight_decay=0.2)
     one, two = build("full"), build("full")
     combined = build_optimizer(one, settings)
-    groups, parameters = parameter_groups(two, "muon"), dict(two.named_parameters())
+    groups, parameters = parameter_groups(two), dict(two.named_parameters())
     muon = torch.optim.Muon(
-        [parameters[name] for name in groups["muon"]], lr=0.01, weight_decay=0.2, adjust_lr_fn="match_rms_adamw"
+        [parameters[name] for name in groups["hidden"]], lr=0.01, weight_decay=0.2, adjust_lr_fn="match_rms_adamw"
     )
     adamw = torch.optim.AdamW(
         [
-            {"params": [parameters[name] for name in groups["adamw_decay"]], "weight_decay": 0.2},
-            {"params": [parameters[name] for name in groups["adamw_no_decay"]], "weight_decay": 0.0},
+            {"params": [parameters[name] for name in groups["rest_decay"]], "weight_decay": 0.2},
+            {"params": [parameters[name] for name in groups["rest"]], "weight_decay": 0.0},
         ],
         lr=0.003,
         betas=(0.9, 0.95),
@@ -92,10 +90,10 @@ def test_the_one_optimizer_does_what_torchs_two_do_also_after_loading_its_state(
 
 def test_rates_come_from_the_settings_and_not_from_the_loaded_groups():
     model = build("full")
-    optimizer = build_optimizer(model, OptimizerSettings(name="muon", lr=0.01, adamw_lr=0.004))
+    optimizer = build_optimizer(model, OptimizerSettings(name="muon", lr=0.01, rest_lr=0.004))
     for group in optimizer.param_groups:
         group["lr"], group["weight_decay"] = 77.0, 77.0
-    rate = set_rate(optimizer, OptimizerSettings(name="muon", lr=0.01, adamw_lr=0.004, weight_decay=0.3), 0.5)
+    rate = set_rate(optimizer, OptimizerSettings(name="muon", lr=0.01, rest_lr=0.004, weight_decay=0.3), 0.5)
     seen = {group["group_name"]: (group["lr"], group["weight_decay"]) for group in optimizer.param_groups}
     assert rate == 0.005
-    assert seen == {"muon": (0.005, 0.3), "adamw_decay": (0.002, 0.3), "adamw_no_decay": (0.002, 0.0)}
+    assert seen == {"hidden": (0.005, 0.3), "rest_decay": (0.002, 0.3), "rest": (0.002, 0.0)}
