@@ -180,7 +180,8 @@ def _backward_blocks(
     """Gradients of q [B, T, H, K] and k, v [B, S, G, K]; d_out and out are [B, H, T, K], lse is [B, H, T]."""
     gradients_q = []
     d_k = d_v = q.new_empty(0)
-    if len(blocks) > 1:  # sums over blocks in float32 at least
+    is_whole = len(blocks) == 1 and blocks[0].key_stop - blocks[0].key_start == k.shape[1]
+    if not is_whole:  # sums over blocks in float32 at least
         d_k, d_v = (torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in (k, v))
     for block in blocks:
         rows = slice(block.start, block.stop)
@@ -189,7 +190,7 @@ def _backward_blocks(
             lse[:, :, rows], 0.0, block.is_causal, attn_mask=block.mask, scale=scale,
         )  # fmt: skip
         gradients_q.append(block_q.transpose(1, 2))
-        if len(blocks) == 1:
+        if is_whole:
             return gradients_q[0], block_k.transpose(1, 2), block_v.transpose(1, 2)
         block.add_gradient(d_k, block_k)
         block.add_gradient(d_v, block_v)

@@ -38,10 +38,14 @@ class DuoAttention(SoftmaxMixer):
         return attention(q, k, v, sink=sink, document_ids=document_ids)
 
     def _streaming(self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, document_ids: Tensor | None) -> Tensor:
-        return attention(
-            q, k, v, window=self.spec.window, first_tokens=self.spec.first_tokens, sink=sink,
-            document_ids=document_ids,
-        )  # fmt: skip
+        window, first = self.spec.window, self.spec.first_tokens
+        if q.shape[1] > 1:
+            return attention(q, k, v, window=window, first_tokens=first, sink=sink, document_ids=document_ids)
+        near = max(0, k.shape[1] - window)  # one token: what it sees is cut out, and nothing is masked
+        if near <= first:
+            return attention(q, k, v, sink=sink)
+        seen_k, seen_v = (torch.cat([x[:, :first], x[:, near:]], 1) for x in (k, v))
+        return attention(q, seen_k, seen_v, sink=sink)
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, document_ids: Tensor | None) -> Tensor:
         full = self._full(q, k, v, self.sink, document_ids)
