@@ -13,6 +13,7 @@ from typing import Any
 
 from gridlaw.modules import catalog
 from gridlaw.modules.data.declaration import declare, locate, prepared_name
+from gridlaw.modules.data.epochs import TrainTokens, check_epochs, count_train_tokens, epochs_of
 from gridlaw.modules.mixers.base import MixerSpec
 from gridlaw.modules.training.schedule import branch_plan
 from gridlaw.modules.training.settings import TrainingSettings
@@ -30,18 +31,31 @@ TRAINING_FACTOR = 3
 
 @dataclass(frozen=True, kw_only=True)
 class DataPlan:
-    """Prepared data that some trunks share. folder: its name in the store. location: files here, by content."""
+    """Prepared data that some trunks share. folder: its name in the store. location: files here, by content.
+
+    train_tokens: of one epoch, as far as that is known without tokenising.
+    """
 
     declaration: dict[str, Any]
     location: dict[str, Any]
     folder: str
     max_epochs: float | None
+    train_tokens: TrainTokens | None
+
+    def epochs(self, tokens: int) -> float | None:
+        """How often a budget goes through the training text; ``BadSetting`` beyond the limit, if that is certain."""
+        if self.train_tokens is None:
+            return None
+        if self.train_tokens.exact:
+            return check_epochs(tokens, self.train_tokens.tokens, self.max_epochs)
+        return epochs_of(tokens, self.train_tokens.tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PointPlan:
     """One point. total_steps, tokens: D in whole optimizer steps and the tokens they see. trunk_steps: the trunk step
-    that its decay starts from (0: it shares nothing). train_flops: of training it alone.
+    that its decay starts from (0: it shares nothing). train_flops: of training it alone. epochs: how often it goes
+    through the training text, where that is known.
     """
 
     id: PointId
@@ -52,6 +66,7 @@ class PointPlan:
     decay_steps: int
     tokens: int
     train_flops: float
+    epochs: float | None
     identity: dict[str, Any]
     fingerprint: str
 
@@ -177,9 +192,11 @@ class _DataPlans:
             given = self._spec.data_for(stage)
             base = self._spec.base_folder
             declaration = declare(given, base_folder=base, context=given["context"])
+            location = locate(given, base_folder=base)
             self._by_stage[stage] = DataPlan(
                 declaration=declaration,
-                location=locate(given, base_folder=base),
+                location=location,
+                train_tokens=count_train_tokens(declaration, location),
                 folder=prepared_name(declaration),
                 max_epochs=given.get("max_epochs"),
             )
@@ -246,6 +263,7 @@ def _plan_trunk(
                 decay_steps=branch.decay_steps,
                 tokens=tokens,
                 train_flops=flops * tokens,
+                epochs=data.epochs(tokens),
                 identity=point_identity,
                 fingerprint=identity.fingerprint(point_identity),
             )

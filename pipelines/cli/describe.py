@@ -30,8 +30,9 @@ def describe(architecture: str, scale: str, context: int, vocab_size: int | None
 
 
 def _print(description: catalog.Description) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from gridlaw.pipelines.terminal import results_console
 
     table = Table(title=f"{description.architecture} at {description.scale}", title_justify="left")
     table.add_column("layers")
@@ -41,7 +42,7 @@ def _print(description: catalog.Description) -> None:
         settings = {key: value for key, value in layer.mixer.items() if key != "mixer" and value is not None}
         mixer = layer.mixer["mixer"] + "".join(f" {key}={value}" for key, value in settings.items())
         table.add_row(numbers, mixer, f"{layer.num_params:,}")
-    console = Console(highlight=False)
+    console = results_console()
     console.print(table)
     forward = description.flops_per_token
     rows = [

@@ -60,7 +60,10 @@ class _Screen:
         self._watch.tick(driver)
 
     def say(self, sentence: str) -> None:
-        click.echo(sentence, err=True)
+        if self._table is not None:
+            self._table.note(sentence)
+        else:
+            click.echo(sentence, err=True)
 
     def __exit__(self, *error: Any) -> None:
         if self._table is not None:
@@ -80,12 +83,11 @@ def _print_end(plan: GridPlan, grid: str, ended: Any) -> None:
             err=True,
         )
         return
-    from rich.console import Console
-
     from gridlaw.pipelines.report.terminal import laws_table
+    from gridlaw.pipelines.terminal import results_console
 
     if ended.data.laws:
-        Console(highlight=False).print(laws_table(ended.data))
+        results_console().print(laws_table(ended.data))
     for problem in ended.problems:
         click.echo(f"{problem.status}: {problem.kind} {problem.name}: {problem.reason}", err=True)
     click.echo(f"{ended.num_done} of {ended.num_points} points done")

@@ -25,7 +25,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "gridlaw.pipelines.cli.describe:describe",
         "Show an architecture at a scale: layers, parameters, FLOPs.",
     ),
-    "fit": ("gridlaw.pipelines.laws.command:fit_command", "Fit a scaling law to a table."),
+    "data": ("gridlaw.pipelines.cli.data:data", "Prepare data, train a tokenizer."),
+    "fit": ("gridlaw.pipelines.cli.laws:fit", "Fit a scaling law to a table or to a grid in the ledger."),
+    "suggest": ("gridlaw.pipelines.cli.laws:suggest", "Rank what to run next for a prediction, per FLOP."),
     "ui": ("gridlaw.pipelines.cli.ui:ui", "Open the MLflow UI for a local grid."),
 }
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
-from typing import Any
 
 from gridlaw.pipelines.grid.records import DETAILS, LAW
 from gridlaw.pipelines.grid.state import GridState, law_name
@@ -22,8 +22,10 @@ from gridlaw.pipelines.report.data import (
     Savings,
     TrunkRow,
 )
+from gridlaw.pipelines.report.metrics import metric_value
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.records import RunRecord
+from gridlaw.platform.ledger.version import code_version
 
 CURVE_POINTS = 200
 _VERSIONS = ("gridlaw", "torch", "lightning", "ray", "mlflow")
@@ -53,7 +55,8 @@ def collect(
     return ReportData(
         experiment=plan.spec.name,
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        versions={name: metadata.version(name) for name in _VERSIONS},
+        versions={name: metadata.version(name) for name in _VERSIONS}
+        | {"python": platform.python_version(), "code": str(code_version())},
         hardware=hardware,
         grid=_summary(plan),
         points=points,
@@ -134,17 +137,9 @@ def _status(point: PointPlan, done: bool, failed: dict[str, RunRecord]) -> tuple
 
 
 def _metrics(ledger: Ledger, run: RunRecord, names: Sequence[str]) -> dict[str, MetricValue]:
-    """An evaluation's metrics with intervals and chance levels, as its details artifact has them."""
+    """An evaluation's metrics with their intervals and chance levels."""
     kept = ledger.read_json(run.run_id, DETAILS) or {}
-    details: dict[str, Any] = kept.get("details", {})
-    found = {}
-    for name in names:
-        if name not in run.metrics:
-            continue
-        own = details.get(name)
-        more = {key: own.get(key) for key in ("low", "high", "chance")} if isinstance(own, dict) else {}
-        found[name] = MetricValue(value=run.metrics[name], num_samples=kept.get("num_samples"), **more)
-    return found
+    return {name: metric_value(name, run.metrics, kept.get("num_samples")) for name in names if name in run.metrics}
 
 
 def _trunk(ledger: Ledger, state: GridState, trunk: TrunkPlan, failed: dict[str, RunRecord]) -> TrunkRow:

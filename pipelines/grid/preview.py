@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gridlaw.pipelines.grid.laws import LawBook
@@ -17,6 +17,16 @@ _CHECKPOINT_BYTES_PER_PARAM = 12
 """fp32 weights and two optimizer moments (AdamW; Muon keeps one, so this is an upper bound)."""
 _MODEL_BYTES_PER_PARAM = 4
 _KEPT_FOR_RESUME = 2
+
+_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
+    ("tokens D", lambda point: f"{point['tokens']:,}"),
+    ("FLOPs", lambda point: f"{point['train_flops']:.3g}"),
+    ("N", lambda point: f"{point['num_params']:,}"),
+    ("steps", lambda point: f"{point['steps']:,}"),
+    ("epochs", lambda point: "?" if point["epochs"] is None else f"{point['epochs']:.2f}"),
+    ("6ND", lambda point: f"{point['six_nd']:.3g}"),
+)
+_WIDE, _NARROW_COLUMNS = 110, 2
 
 
 def preview(plan: GridPlan) -> dict[str, Any]:
@@ -37,6 +47,7 @@ def preview(plan: GridPlan) -> dict[str, Any]:
                 "steps": point.total_steps,
                 "branches_at_step": point.trunk_steps,
                 "tokens": point.tokens,
+                "epochs": point.epochs,
                 "train_flops": point.train_flops,
                 "six_nd": 6 * trunk.num_params * point.tokens,
                 "evaluations_to_do": undone,
@@ -91,25 +102,19 @@ def status_of(plan: GridPlan) -> dict[str, Any]:
 
 def print_preview(shown: dict[str, Any]) -> None:
     """The preview as tables on standard output."""
-    from rich.console import Console
     from rich.table import Table
+
+    from gridlaw.pipelines.terminal import results_console
 
     table = Table(title=f"{shown['name']}: {len(shown['points'])} points", title_justify="left")
     table.add_column("point", no_wrap=True, min_width=max(len(point["name"]) for point in shown["points"]))
-    table.add_column("would be")
-    for name in ("N", "steps", "tokens D", "training FLOPs", "6ND"):
-        table.add_column(name, justify="right")
+    table.add_column("would be", no_wrap=True)
+    console = results_console()
+    columns = _COLUMNS if console.width >= _WIDE else _COLUMNS[:_NARROW_COLUMNS]
+    for name, _ in columns:
+        table.add_column(name, justify="right", no_wrap=True)
     for point in shown["points"]:
-        table.add_row(
-            point["name"],
-            point["action"],
-            f"{point['num_params']:,}",
-            f"{point['steps']:,}",
-            f"{point['tokens']:,}",
-            f"{point['train_flops']:.3g}",
-            f"{point['six_nd']:.3g}",
-        )
-    console = Console(highlight=False)
+        table.add_row(point["name"], point["action"], *(text(point) for _, text in columns))
     console.print(table)
     totals = shown["totals"]
     saved = 1 - totals["tokens"] / totals["tokens_without_sharing"]
@@ -132,10 +137,11 @@ def print_preview(shown: dict[str, Any]) -> None:
 
 def print_status(shown: dict[str, Any]) -> None:
     """The status as a table on standard output."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from gridlaw.pipelines.terminal import results_console
+
+    console = results_console()
     states = [point["state"] for point in shown["points"]]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     console.print(f"{shown['name']}: {counts}")

@@ -108,10 +108,11 @@ def _as_json(results: Sequence[Any], places: Sequence[tuple[float, float]]) -> A
 
 def show(results: Sequence[Any], places: Sequence[tuple[float, float]] = ()) -> None:
     """Tables for people on standard output: the laws, then held-out points and predictions, then verdicts."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from gridlaw.pipelines.terminal import results_console
+
+    console = results_console()
     first = results[0].law
     title = f"{results[0].target} = {first.formula}, {first.level:.0%} intervals ({first.interval_method})"
     table = Table(title=title, title_justify="left")
