@@ -33,7 +33,8 @@ SCALES = {
 BUDGETS = (100, 200, 300, 400, 500, 1000)
 TRUTH = {"a": 700.0, "alpha": 0.36, "b": 1200.0, "beta": 0.32}
 NOISE = 0.01
-FLOPS = 60e18
+FLOPS = 200e18
+ROUNDS = 3
 
 
 def training_flops_per_token(scale: str) -> float:
@@ -67,7 +68,7 @@ def scipy_objective(
 def speed() -> None:
     table = pd.read_csv(DATA).query("scale != 'S4'")
     n, d, y = table.N.to_numpy(float), table.D.to_numpy(float), np.log(table.longppl.to_numpy())
-    # 12 × 12 × 12 starts: log a and log b on one axis each of 4 × 3, as in a plain multistart
+    # 6 × 6 × 6 × 8 = 1,728 starts over (log a, alpha, log b, beta), as in a plain multistart
     starts = itertools.product(
         np.linspace(0, 20, 6), np.linspace(0.1, 1.5, 6), np.linspace(0, 20, 6), np.linspace(0.1, 1.5, 8)
     )
@@ -137,6 +138,32 @@ def _measure(points: list[tuple[float, float]], noise: dict[tuple[float, float],
     return fit_law(n, d, values, num_resamples=300)
 
 
+def _in_rounds(
+    law: LawFit,
+    points: list[tuple[float, float]],
+    noise: dict[tuple[float, float], float],
+    candidates: list[Candidate],
+    trunks: dict,
+    target: tuple[float, float],
+) -> list[Candidate]:
+    """Spend the budget in rounds, measuring and refitting after each, as a person would."""
+    left, trunks, chosen = FLOPS, dict(trunks), []
+    for remaining in range(ROUNDS, 0, -1):
+        open_ = [candidate for candidate in candidates if candidate not in chosen]
+        cheapest = min(marginal_cost(candidate, trunks, decay_fraction=DECAY).flops for candidate in open_)
+        if cheapest > left:
+            break
+        share = max(left / remaining, cheapest)
+        plan = suggest({"full": law}, open_, at=target, flops=share, trunks=trunks, decay_fraction=DECAY)
+        left -= plan.spent_flops
+        for suggestion in plan.batch:
+            candidate = suggestion.candidate
+            trunks[candidate.trunk] = max(trunks.get(candidate.trunk, 0.0), candidate.num_tokens * (1 - DECAY))
+            chosen.append(candidate)
+        law = _measure(points + [(c.num_params, c.num_tokens) for c in chosen], noise)
+    return chosen
+
+
 def suggest_simulation(num_tables: int = 40) -> None:
     """Start from S1 and S2 at 100N–300N; spend FLOPS; compare the interval and the error at S5/1000N."""
     target_n = float(SCALES["S5"][3])
@@ -153,7 +180,8 @@ def suggest_simulation(num_tables: int = 40) -> None:
         candidates = _candidates(begun)
         plan = suggest({"full": law}, candidates, at=target, flops=FLOPS, trunks=trunks, decay_fraction=DECAY)
         orders = {
-            "suggested": [suggestion.candidate for suggestion in plan.batch],
+            "suggested at once": [suggestion.candidate for suggestion in plan.batch],
+            f"suggested in {ROUNDS} rounds": _in_rounds(law, start, noise, candidates, trunks, target),
             "random": [candidates[i] for i in rng.permutation(len(candidates))],
             "smallest first": sorted(candidates, key=lambda c: c.num_tokens * c.flops_per_token),
         }

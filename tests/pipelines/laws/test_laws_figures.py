@@ -1,0 +1,107 @@
+"""Figures: what they show, that every one is written in every format, and colours that everyone can tell apart."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from gridlaw.pipelines.laws import figures
+from gridlaw.pipelines.laws.fit import LawFit, fit_law
+from gridlaw.pipelines.laws.static import _MARKS
+from gridlaw.pipelines.laws.verify import Verification, verify
+from gridlaw.platform.errors import BadInput
+
+N = np.repeat([15e6, 31e6, 65e6], 4)
+D = N * np.tile([100, 200, 400, 1000], 3)
+
+
+def _law(seed: int) -> LawFit:
+    y = (700 * N**-0.36 + 1200 * D**-0.32) * np.exp(0.01 * np.random.default_rng(seed).standard_normal(12))
+    return fit_law(N, D, y, num_resamples=60)
+
+
+@pytest.fixture(scope="module")
+def laws() -> dict[str, LawFit]:
+    return {"full": _law(0), "gdn": _law(1)}
+
+
+@pytest.fixture(scope="module")
+def held(laws: dict[str, LawFit]) -> dict[str, Verification]:
+    n, d = np.array([104e6]), np.array([5e10])
+    return {"full": verify(laws["full"], n, d, 700 * n**-0.36 + 1200 * d**-0.32)}
+
+
+def test_curves_of_one_law_show_each_scale_with_points_and_band(laws: dict, held: dict) -> None:
+    figure = figures.curves({"full": laws["full"]}, held_out=held)
+    bands = [trace for trace in figure.data if trace.fill == "toself"]
+    lines = [trace for trace in figure.data if trace.mode == "lines" and trace.fill is None]
+    marks = [trace for trace in figure.data if trace.mode == "markers"]
+    assert (len(bands), len(lines)) == (4, 4)
+    assert sum(len(trace.x) for trace in marks) == 13
+    assert [trace.name for trace in lines][-1] == "N = 104M"
+    shown = np.concatenate([trace.y for trace in marks if not trace.marker.symbol.endswith("-open")])
+    np.testing.assert_allclose(np.sort(shown), np.sort(laws["full"].points.values))
+
+
+def test_iso_flop_lines_and_the_optimum_path_are_where_they_should_be(laws: dict) -> None:
+    figure = figures.contours(laws["full"])
+    path = next(trace for trace in figure.data if trace.name == "compute-optimal")
+    middle = len(path.x) // 2
+    law, flops = laws["full"], 6 * path.x[middle] * path.y[middle]
+    for factor in (0.7, 1.4):
+        n = path.x[middle] * factor
+        assert law.predict(n, flops / (6 * n)) > law.predict(path.x[middle], path.y[middle])
+    iso = [trace for trace in figure.data if trace.name and "FLOPs" in trace.name]
+    assert iso
+    for trace in iso:
+        np.testing.assert_allclose(6 * trace.x * trace.y, 6 * trace.x[0] * trace.y[0])
+
+
+def test_all_figures_are_written_in_every_format(laws: dict, held: dict, tmp_path: Path) -> None:
+    drawn = figures.all_figures(laws, held_out=held)
+    assert len(drawn) == 9
+    for name, figure in drawn.items():
+        png = figures.save(figure, tmp_path / f"{name}.png")
+        assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    svg = figures.save(drawn["contours-full"], tmp_path / "one.svg")
+    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+    html = figures.save(drawn["curves"], tmp_path / "one.html").read_text()
+    assert "<script src=" not in html
+    assert figures.save(drawn["curves"], tmp_path / "one.pdf").read_bytes()[:4] == b"%PDF"
+    with pytest.raises(BadInput, match=r"\.svg"):
+        figures.save(drawn["curves"], tmp_path / "one.gif")
+
+
+def test_an_unknown_trace_is_not_half_drawn(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="bar"):
+        figures.save(go.Figure(go.Bar(x=[1], y=[1])), tmp_path / "bar.png")
+
+
+def test_colours_stay_apart_for_every_kind_of_colour_vision() -> None:
+    # Viénot, Brettel and Mollon (1999), linear RGB: protanopia, deuteranopia
+    kinds = {
+        "protan": [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]],
+        "deutan": [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],
+    }
+    rgb = np.array([[int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)] for colour in figures.PALETTE])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    for matrix in kinds.values():
+        seen = np.clip(linear @ np.array(matrix).T, 0, 1) ** (1 / 2.2)
+        distance = np.linalg.norm(seen[:, None] - seen[None], axis=2)
+        assert distance[~np.eye(len(seen), dtype=bool)].min() > 0.1
+
+
+def test_marks_differ_and_can_be_drawn_in_print() -> None:
+    assert len(set(figures.SYMBOLS)) == len(figures.SYMBOLS) >= len(figures.PALETTE)
+    assert set(figures.SYMBOLS) == set(_MARKS)
+
+
+def test_figures_of_laws_without_intervals_have_no_band(laws: dict) -> None:
+    points = laws["full"].points
+    bare = fit_law(points.num_params, points.num_tokens, points.values, intervals="none")
+    assert not [trace for trace in figures.curves({"full": bare}).data if trace.fill]
+    assert len(figures.all_figures({"full": bare})) == 5
