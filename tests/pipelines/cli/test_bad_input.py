@@ -1,0 +1,150 @@
+"""Wrong input: one clear message that names the place, exit code 2, and nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gridlaw.pipelines.cli.main import main
+
+GOOD: dict[str, Any] = {
+    "name": "good",
+    "architectures": ["full", "swa-16"],
+    "scales": ["n1", "n2"],
+    "budgets": ["5N", "10N", "20N"],
+    "data": {"context": 64},
+    "training": {"batch_tokens": 512, "precision": "fp32"},
+    "laws": [{"target": "loss", "verify": {"points": ["n2/20N"]}}],
+}
+
+
+def gridlaw(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    return int(end.value.code or 0)
+
+
+def refused(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run the command in ``folder``; it must be refused, and the folder stay as it was."""
+    before = sorted(path.name for path in folder.iterdir())
+    assert gridlaw(*arguments) == 2
+    assert sorted(path.name for path in folder.iterdir()) == before
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "Traceback" not in told.err
+    return told.err
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_good_file_is_planned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "grid.yaml").write_text(yaml.safe_dump(GOOD))
+    assert gridlaw("plan", "grid.yaml") == 0
+    assert "full/n1/5N/seed0" in capsys.readouterr().out
+
+
+FILES = {
+    "empty": ("", "empty"),
+    "not-yaml": ("name: [unclosed", "YAML"),
+    "a-list": ("- name: x\n", "mapping"),
+    "a-text": ("just words\n", "mapping"),
+    "duplicate-key": ("name: a\nname: b\n", "name"),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_files_that_are_no_grid(kind: str, command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, word = FILES[kind]
+    (folder / "grid.yaml").write_text(text)
+    assert word.lower() in refused(folder, capsys, command, "grid.yaml").lower()
+
+
+def test_missing_file_and_unknown_shipped_grid(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nowhere.yaml" in refused(folder, capsys, "run", "nowhere.yaml")
+    told = refused(folder, capsys, "run", "quickstrat")
+    assert "quickstart" in told
+
+
+CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "unknown key": ({"architecturs": ["full"]}, ["architecturs", "architectures"]),
+    "unknown nested key": ({"training": {"batch_token": 512}}, ["batch_token", "batch_tokens"]),
+    "unknown architecture": ({"architectures": ["ful"]}, ["ful", "swa-128", "gdn"]),
+    "unknown scale": ({"scales": ["n9"], "laws": []}, ["n9", "n1", "S1"]),
+    "duplicate architecture": ({"architectures": ["full", "full"]}, ["full"]),
+    "duplicate budget": ({"budgets": ["5N", "5.0N"]}, ["5N"]),
+    "zero budget": ({"budgets": ["0N"]}, ["0"]),
+    "negative budget": ({"budgets": ["-5N"]}, ["-5N"]),
+    "window beyond the context": ({"architectures": ["full", "swa-128"]}, ["swa-128", "128", "64"]),
+    "too few points for a law": ({"budgets": ["5N"], "scales": ["n1"], "laws": [{"target": "loss"}]}, ["laws", "4"]),
+    "law of a metric that is not measured": ({"laws": [{"target": "longppl"}]}, ["longppl", "loss"]),
+    "unknown evaluation": ({"evaluate": ["los"]}, ["los", "loss"]),
+    "token batch no multiple of the context": ({"training": {"batch_tokens": 500}}, ["batch_tokens", "64"]),
+    "a context that the corpus cannot fill": (
+        {"data": {"context": 2_000_000_000}, "training": {"batch_tokens": 2_000_000_000}},
+        ["context"],
+    ),
+    "more epochs than allowed": ({"budgets": ["2B"], "laws": []}, ["epochs"]),
+    "budgets of the same number of steps": ({"budgets": ["5N", "5.001N"], "laws": []}, ["5.001N", "step"]),
+    "several devices": ({"run": {"devices": {"n1": 4}}}, ["devices", "1"]),
+    "a store this version cannot take": ({"run": {"store": "s3://bucket/x"}}, ["run.store"]),
+    "unknown rope key": ({"rope": {"bas": 10}}, ["rope.bas", "base"]),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_wrong_values(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes, words = CHANGES[kind]
+    (folder / "grid.yaml").write_text(yaml.safe_dump(GOOD | changes))
+    told = refused(folder, capsys, "run", "grid.yaml")
+    for word in words:
+        assert word in told
+
+
+def test_a_gpu_where_there_is_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from gridlaw.platform.cluster import num_local_gpus
+
+    if num_local_gpus():
+        pytest.fail("this test is for machines without a GPU")
+    (folder / "grid.yaml").write_text(yaml.safe_dump(GOOD | {"run": {"accelerator": "gpu"}}))
+    assert "GPU" in refused(folder, capsys, "run", "grid.yaml")
+
+
+def test_a_window_equal_to_the_context_is_allowed_with_a_warning(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "grid.yaml").write_text(yaml.safe_dump(GOOD | {"architectures": ["swa-64"]}))
+    assert gridlaw("plan", "grid.yaml") == 0
+    assert "warning" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["describe", "ful", "--scale", "S1"], ["ful", "full"]),
+        (["describe", "full", "--scale", "S9"], ["S9", "S1"]),
+        (["describe", "swa-0", "--scale", "S1"], ["window", "0"]),
+        (["describe", "full"], ["--scale"]),
+        (["describe", "full", "--scale", "S1", "--context", "0"], ["--context"]),
+        (["rnu"], ["rnu"]),
+        (["run"], ["GRID"]),
+        (["report", "quickstart"], ["quickstart"]),
+        (["ui"], ["gridlaw-runs"]),
+        (["fit", "nowhere.csv"], ["nowhere.csv"]),
+        (["data", "prepare", "nowhere/*.txt", "--out", "out", "--context", "64"], ["nowhere"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_wrong_arguments(
+    arguments: list[str], words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refused(folder, capsys, *arguments)
+    for word in words:
+        assert word in told
