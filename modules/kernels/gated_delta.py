@@ -131,7 +131,7 @@ class _GatedDelta(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_o: Tensor | None, d_state: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_o: Tensor | None, d_state: Tensor | None) -> tuple[Tensor | None, ...]:
         with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
             return (*_backward(ctx, d_o, d_state), None, None, None)
 
@@ -161,25 +161,25 @@ def _forward(
     torch.mul(stack[:, :, :, 0], decay.from_start[..., None], out=right[..., value_dim:])
     solved = torch.linalg.solve_triangular(scores[:, :, :, 0], right, upper=False, unitriangular=True)
 
-    solved_m = solved.reshape(matrices, size, -1)
-    added = torch.bmm((k_c * decay.to_end[..., None]).view(matrices, size, -1).mT, solved_m)
-    transition = added[..., value_dim:].neg()
+    solved_v, solved_k = solved.reshape(matrices, size, -1).split((value_dim, key_dim), -1)
+    k_end = (k_c * decay.to_end[..., None]).view(matrices, size, -1).mT
+    transition = torch.bmm(k_end, solved_k).neg_()
     transition.diagonal(dim1=-2, dim2=-1).add_(decay.whole.view(matrices, 1))
     transition = transition.view(num_chunks, batch * groups, key_dim, key_dim)
-    added = added[..., :value_dim].view(num_chunks, batch * groups, key_dim, value_dim)
     states = k_c.new_empty(num_chunks + 1, batch * groups, key_dim, value_dim)
     if initial_state is None:
         states[0].zero_()
     else:
         states[0].copy_(initial_state.reshape(batch * groups, key_dim, value_dim))
+    torch.bmm(k_end, solved_v, out=states[1:].view(matrices, key_dim, value_dim))
     per_chunk = states.unbind(0)
-    for n, (a, b) in enumerate(zip(transition.unbind(0), added.unbind(0), strict=True)):
-        torch.baddbmm(b, a, per_chunk[n], out=per_chunk[n + 1])
+    for n, step in enumerate(transition.unbind(0)):
+        per_chunk[n + 1].baddbmm_(step, per_chunk[n])
 
-    read = torch.bmm(scores.view(matrices, -1, size)[:, size:], solved_m)
+    read = scores.view(matrices, -1, size)[:, size:]
     reader = stack[:, :, :, 1:] * decay.from_start[:, :, :, None, :, None]
-    reader = reader.view(matrices, -1, key_dim).sub_(read[..., value_dim:])
-    out = torch.baddbmm(read[..., :value_dim], reader, states[:-1].view(matrices, key_dim, value_dim))
+    reader = reader.view(matrices, -1, key_dim).baddbmm_(read, solved_k, alpha=-1)
+    out = torch.bmm(read, solved_v).baddbmm_(reader, states[:-1].view(matrices, key_dim, value_dim))
     out = out.view(num_chunks, batch, groups, -1, size, value_dim).transpose(3, 4)
     ctx.save_for_backward(
         k_c, v_c, beta_c, stack, scores, solved, reader, transition, states,
@@ -270,8 +270,8 @@ def _states_backward(
         d_states[-1].zero_()
     else:
         d_states[-1].copy_(d_state.reshape(states.shape[1:]))
-    local = torch.bmm(reader.mT, d_out).view(states[1:].shape)
-    per_chunk, transitions, locals_ = d_states.unbind(0), transition.mT.unbind(0), local.unbind(0)
+    torch.bmm(reader.mT, d_out, out=d_states[:-1].view(reader.shape[0], *states.shape[2:]))
+    per_chunk, transitions = d_states.unbind(0), transition.mT.unbind(0)
     for n in range(len(transitions) - 1, -1, -1):
-        torch.baddbmm(locals_[n], transitions[n], per_chunk[n + 1], out=per_chunk[n])
+        per_chunk[n].baddbmm_(transitions[n], per_chunk[n + 1])
     return d_states

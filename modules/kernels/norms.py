@@ -35,7 +35,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor | None, ...]:
         normed, r, weight = ctx.saved_tensors
         d_y = d_y.to(normed.dtype)
         products, d_weight = d_y * normed, None

@@ -160,7 +160,7 @@ class _ScalarDecay(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_o: Tensor | None, d_state: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_o: Tensor | None, d_state: Tensor | None) -> tuple[Tensor | None, ...]:
         with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
             return (*_backward(ctx, d_o, d_state), None, None, None)
 

@@ -65,8 +65,8 @@ class GatedDeltaNet(Mixer):
             before.copy_(inputs_to_keep(raw, before))
         q, k, v = self._heads(qkv)
         if x_BTD.shape[1] == 1:
-            one = (x[:, 0] for x in (q, k, v, log_alpha, beta))
-            out, after = gated_delta_step(*one, state["state"])
+            q, k, v, log_alpha, beta = (x[:, 0] for x in (q, k, v, log_alpha, beta))
+            out, after = gated_delta_step(q, k, v, log_alpha, beta, state["state"])
             out = out[:, None]
         else:
             out, after = gated_delta_rule(q, k, v, log_alpha, beta, initial_state=state["state"])

@@ -52,8 +52,8 @@ class Mamba2(Mixer):
     def extend(self, x_BTD: Tensor, state: State, ctx: ForwardContext) -> Tensor:
         z, x, b, c, dt, a = self._project(x_BTD)
         if x_BTD.shape[1] == 1:
-            one = (part[:, 0] for part in (c, b, x * dt[..., None], a * dt))
-            out, after = scalar_decay_step(*one, state["state"], scale=1.0)
+            query, key, value, log_gamma = (part[:, 0] for part in (c, b, x * dt[..., None], a * dt))
+            out, after = scalar_decay_step(query, key, value, log_gamma, state["state"], scale=1.0)
             out = out[:, None]
         else:
             out, after = ssd(x, dt, a, b, c, initial_state=state["state"])
