@@ -13,6 +13,7 @@ everything else goes on.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,12 +28,16 @@ from gridlaw.pipelines.grid.records import Records, seconds_of
 from gridlaw.pipelines.grid.state import attempt_folder, evaluation_name
 from gridlaw.pipelines.grid.tasks import TaskBuilder
 from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan
+from gridlaw.platform.errors import Surroundings
 from gridlaw.platform.store.base import Store
 
 MAX_ATTEMPTS = 3
 WAIT_SECONDS = 0.5
 STOP_SECONDS = 8.0
 """How long running tasks may take to save after being asked to stop."""
+LEDGER_RETRY_SECONDS = 3.0
+LEDGER_PATIENCE_SECONDS = 120.0
+"""How long the driver waits for a ledger that is away, once nothing runs any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +78,16 @@ class Driver:
     _in_use: dict[NodeKey, float] = field(default_factory=dict)
     _micro_batch: dict[str, int] = field(default_factory=dict)
     _seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds that earlier submissions spent on each trunk."""
+    _segment_seconds: dict[NodeKey, float] = field(default_factory=dict)
     _fitted: dict[NodeKey, tuple[dict[str, Any], str]] = field(default_factory=dict)
     """Identity and fingerprint of what a refit was given: more points may arrive while it runs."""
+    _ends: deque[tuple[NodeKey, Outcome]] = field(default_factory=deque)
+    """Ends that are not in the ledger yet, in order."""
+    _away_since: float | None = None
+    _next_try: float = 0.0
+    _fatal: str = ""
+    """Why this submission cannot go on, though nothing is wrong with its points."""
 
     def __post_init__(self) -> None:
         self._trunks = {trunk.name: trunk for trunk in self.plan.trunks}
@@ -92,17 +105,52 @@ class Driver:
         """Work until nothing is left, or until asked to stop; returns the reason to stop, or nothing."""
         for refit in self.laws.outdated():
             self._add_refit(*refit)
-        while not self.graph.finished():
-            reason = self.should_stop()
+        while self._ends or not self.graph.finished():
+            reason = self.should_stop() or self._fatal
             if reason:
                 self._stop(reason)
                 return reason
-            self._submit_ready()
-            for key, outcome in self.executor.wait(WAIT_SECONDS):
-                self._ended(key, outcome)
+            self._advance()
+            self._collect()
             self.tick(self)
         self.records.finish_laws()
         return ""
+
+    def _advance(self) -> None:
+        """Write what ended into the ledger, in order, and start what is ready.
+
+        An outage of the ledger stops no training: nothing new starts, and ends are written when it is back. Raises
+        ``Surroundings`` once nothing runs and it has been away for ``LEDGER_PATIENCE_SECONDS``: what the tasks came to
+        is in the store, and the next submission takes it from there.
+        """
+        now = time.monotonic()
+        if now < self._next_try:
+            return
+        try:
+            while self._ends:
+                self._ended(*self._ends[0])
+                self._ends.popleft()
+            self._submit_ready()
+        except Surroundings as error:
+            if self._away_since is None:
+                self._away_since = now
+                self.say(f"the ledger is away, training goes on: {error}")
+            if not self.executor.num_running() and now - self._away_since > LEDGER_PATIENCE_SECONDS:
+                raise
+            self._next_try = time.monotonic() + LEDGER_RETRY_SECONDS
+            return
+        if self._away_since is not None:
+            self.say("the ledger is back")
+            self._away_since = None
+
+    def _collect(self) -> None:
+        """Wait a little for tasks to end; their ends are written by ``_advance``."""
+        ended = self.executor.wait(WAIT_SECONDS)
+        if not ended and not self.executor.num_running():
+            time.sleep(WAIT_SECONDS)
+        for key, outcome in ended:
+            self._in_use.pop(key, None)
+            self._ends.append((key, outcome))
 
     # The graph
 
@@ -124,6 +172,8 @@ class Driver:
         state = self.records.state
         for trunk in self.plan.trunks:
             if trunk.data.folder == folder:
+                if state.trunks[trunk.name].interrupted:
+                    return True
                 for point in trunk.points:
                     asked = [state.evaluations[point.name, each.name] for each in self.plan.evaluations]
                     if any(each.status != "done" for each in (state.points[point.name], *asked)):
@@ -144,6 +194,10 @@ class Driver:
             begin += (("decay", trunk.parent.name),)
         last: tuple[NodeKey, ...] = begin
         steps = sorted({point.trunk_steps for point in undone if point.trunk_steps > 0})
+        if standing.interrupted and trunk.branch_steps:
+            # A driver died before it marked the trunk's run: its stored result is read again, nothing is trained.
+            steps = sorted({*steps, trunk.branch_steps[-1]})
+            there.discard(trunk.branch_steps[-1])
         rest = {step: sum(p.total_steps - p.trunk_steps for p in undone if p.trunk_steps >= step) for step in steps}
         for step in steps:
             if step not in there:
@@ -245,7 +299,7 @@ class Driver:
     # Ends
 
     def _ended(self, key: NodeKey, outcome: Outcome) -> None:
-        self._in_use.pop(key, None)
+        """Write one end into the ledger; may be called again for the same end if the ledger was away half-way."""
         node = self.graph.nodes[key]
         if outcome.failure is not None:
             self._failed(node, outcome.failure)
@@ -261,11 +315,10 @@ class Driver:
     def _segment_done(self, node: Node, result: dict[str, Any]) -> None:
         trunk = self._trunk_of(node)
         self._micro_batch[trunk.name] = result["micro_batch"]
-        self._seconds[trunk.name] = self._seconds.get(trunk.name, 0.0) + (
-            result["seconds"] if result["executed_now"] else 0.0
-        )
+        self._segment_seconds[node.key] = result["seconds"] if result["executed_now"] else 0.0
+        seconds = self._seconds[trunk.name] + sum(s for k, s in self._segment_seconds.items() if k[1] == trunk.name)
         more = [n for n in self.graph.of_kind("segment") if n.key[1] == trunk.name and n.state == "waiting"]
-        self.records.segment_done(trunk, result, seconds=self._seconds[trunk.name], last=not more)
+        self.records.segment_done(trunk, result, seconds=seconds, last=not more)
         for sentence in result["damaged"]:
             self.say(f"{trunk.name}: damaged checkpoint passed over: {sentence}")
 
@@ -280,7 +333,7 @@ class Driver:
 
     def _refit_done(self, node: Node, result: dict[str, Any]) -> None:
         law, architecture = int(node.key[1]), str(node.key[2])
-        values, fingerprint = self._fitted.pop(node.key)
+        values, fingerprint = self._fitted[node.key]
         self.records.refitted(self.plan.laws[law], architecture, fingerprint, values, result)
 
     def _failed(self, node: Node, failure: Failure) -> None:
@@ -291,22 +344,25 @@ class Driver:
         if failure.kind == "stopped":
             self.graph.again(node.key, failure.reason)
             return
-        blocked = self.graph.fail(node.key, failure.reason)
+        if failure.kind == "store":
+            self._fatal = f"the store cannot be used: {failure.reason}"
+            self.graph.again(node.key, failure.reason)
+            return
         diverged = failure.kind == "diverged"
-        self.say(f"{_label(node)} {'diverged' if diverged else 'failed'}: {failure.reason}")
         name = _run_name(node)
         if name:
             self.records.fail(name, failure.reason, diverged=diverged, error=failure.traceback)
-        status = "diverged" if diverged else "failed"
+        blocked = self.graph.fail(node.key, failure.reason)
+        self.say(f"{_label(node)} {'diverged' if diverged else 'failed'}: {failure.reason}")
         kind = {"segment": "trunk", "decay": "point", "evaluate": "evaluation", "refit": "law"}.get(node.kind, "data")
-        self.problems.append(
-            Problem(name=name or _label(node), kind=kind, status=status, reason=failure.reason, attempts=node.attempts)
-        )
+        status = "diverged" if diverged else "failed"
+        self._problem(node, name or _label(node), kind, status, failure.reason)
         for each in blocked:
             if each.kind == "decay":
-                self.problems.append(
-                    Problem(name=str(each.key[1]), kind="point", status="blocked", reason=each.reason, attempts=0)
-                )
+                self._problem(each, str(each.key[1]), "point", "blocked", each.reason)
+
+    def _problem(self, node: Node, name: str, kind: str, status: str, reason: str) -> None:
+        self.problems.append(Problem(name=name, kind=kind, status=status, reason=reason, attempts=node.attempts))
 
     def _lighten(self, node: Node, failure: Failure) -> bool:
         """After running out of memory: half the micro-batch at the same token batch; False if it cannot be halved."""
@@ -326,9 +382,10 @@ class Driver:
         self.store.write_bytes(_inside(self.store, self.tasks.stop_file), b"stop\n", durable=False)
         deadline = time.monotonic() + STOP_SECONDS
         while self.executor.num_running() and time.monotonic() < deadline:
-            for key, outcome in self.executor.wait(0.2):
-                self._ended(key, outcome)
+            self._ends += self.executor.wait(0.2)
         self.executor.kill_all()
+        for key, outcome in self._ends:
+            self._ended(key, outcome)
         self.records.finish_laws()
         self.records.stop_all(reason)
 

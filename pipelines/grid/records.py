@@ -71,8 +71,9 @@ class Records:
             "seconds": result["seconds"],
         }
         metrics = {"train_seconds": result["seconds"]}
-        self._closed(point.name)
+        self._flush(point.name)
         self.ledger.finish_run(run_id, metrics=metrics, step=result["steps"], tags=tags)
+        self.opened.discard(point.name)
 
     def segment_done(self, trunk: TrunkPlan, result: dict[str, Any], *, seconds: float, last: bool) -> None:
         """One more segment; the trunk's run ends with the last that this file needs, and is reopened for more."""
@@ -86,8 +87,9 @@ class Records:
             "seconds": seconds,
         }
         if last:
-            self._closed(trunk.name)
+            self._flush(trunk.name)
             self.ledger.finish_run(run_id, tags=tags)
+            self.opened.discard(trunk.name)
         else:
             self.ledger.log_results(run_id, tags=tags)
 
@@ -104,15 +106,15 @@ class Records:
         )  # fmt: skip
 
     def finish_evaluation(self, point: PointPlan, evaluation: Evaluation, result: dict[str, Any]) -> None:
-        """Details first, then the evaluation's own metrics and status, then the copies on the point's run."""
+        """Its status last: FINISHED says that details are kept and the metrics are on the point's run, too."""
         name = evaluation_name(point.name, evaluation.name)
         run_id = self.run_ids[name]
         details = {"metrics": result["metrics"], "details": result["details"], "num_samples": result["num_samples"]}
         self.ledger.log_json(run_id, DETAILS, details)
+        self.ledger.log_results(self.run_ids[point.name], metrics=result["metrics"], step=point.total_steps)
         tags = {"num_samples": result["num_samples"], "seconds": result["seconds"]}
         self.ledger.finish_run(run_id, metrics=result["metrics"], step=point.total_steps, tags=tags)
         self.opened.discard(name)
-        self.ledger.log_results(self.run_ids[point.name], metrics=result["metrics"], step=point.total_steps)
 
     def refitted(
         self, law: LawPlan, architecture: str, fingerprint: str, values: dict[str, Any], result: dict[str, Any]
@@ -143,14 +145,16 @@ class Records:
 
     def fail(self, name: str, reason: str, *, diverged: bool, error: str) -> None:
         if name in self.opened:
-            self._closed(name)
+            self._flush(name)
             self.ledger.fail_run(self.run_ids[name], reason, diverged=diverged, error=error)
+            self.opened.discard(name)
 
     def stop_all(self, reason: str) -> None:
         """Runs that were under way when the submission had to stop."""
         for name in sorted(self.opened):
-            self._closed(name)
+            self._flush(name)
             self.ledger.stop_run(self.run_ids[name], reason)
+            self.opened.discard(name)
 
     def _open(self, kind: str, name: str, fingerprint: str, **more: Any) -> str:
         """Open or reopen the run of a name; at once if this submission has it open."""
@@ -167,10 +171,9 @@ class Records:
             self.pump.watch(self.run_ids[name], self.attempts / self.run_ids[name] / JOURNAL_FILE)
         return self.run_ids[name]
 
-    def _closed(self, name: str) -> None:
+    def _flush(self, name: str) -> None:
         """Before a run ends, the rest of its journal is sent; an outage leaves it for the next run of the grid."""
         self.pump.finish(self.run_ids[name], timeout_seconds=5.0)
-        self.opened.discard(name)
 
     def _trunk_tags(self, trunk: TrunkPlan) -> dict[str, Any]:
         return {

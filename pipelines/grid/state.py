@@ -46,6 +46,11 @@ class Standing:
     differences: tuple[identity.Difference, ...] = ()
     step: int = 0
 
+    @property
+    def interrupted(self) -> bool:
+        """Its run is marked as running; whoever holds the lease knows that nobody runs it."""
+        return self.run is not None and self.run.running
+
     def words(self) -> str:
         """For a plan's line."""
         if self.status == "continue" and self.step:

@@ -88,6 +88,7 @@ def run_grid(plan: GridPlan, *, rerun: bool = False, watcher: Watcher) -> Ended:
     if not rerun:
         refuse_drift(plan, state)
     if ledger is not None and not missing(plan, state):
+        _tidy(plan, ledger, store)
         return Ended(
             exit_code=0,
             num_points=len(plan.points),
@@ -102,9 +103,19 @@ def run_grid(plan: GridPlan, *, rerun: bool = False, watcher: Watcher) -> Ended:
 
 
 def missing(plan: GridPlan, state: GridState) -> bool:
-    """Whether a run would have anything to do: points, evaluations, or laws that are behind."""
+    """Whether a run would have anything to do: points, evaluations, trunks cut off, or laws that are behind."""
     undone = any(each.status != "done" for each in (*state.points.values(), *state.evaluations.values()))
-    return undone or bool(LawBook(plan, state).outdated())
+    cut_off = any(each.interrupted for each in state.trunks.values())
+    return undone or cut_off or bool(LawBook(plan, state).outdated())
+
+
+def _tidy(plan: GridPlan, ledger: Ledger, store: Store) -> None:
+    """What a driver that died after the last point left behind: its own run still marked RUNNING, no report."""
+    if any(run.running for run in ledger.find_runs("submission")):
+        with Lease.acquire(store, plan.spec.name):
+            ledger.end_stale_runs()
+    if not report_path(store, plan).is_file():
+        write_report(plan, ledger, store)
 
 
 def report_path(store: Store, plan: GridPlan) -> Path:
@@ -261,8 +272,9 @@ def _end(
     if reason:
         ledger.stop_run(parent, reason)
         done = read_state(plan, ledger, store).num_done()
-        code = {signal.SIGINT: 130, signal.SIGTERM: 143}.get(signal.Signals(signum), 3)
+        code = {int(signal.SIGINT): 130, int(signal.SIGTERM): 143}.get(signum, 3)
         return Ended(exit_code=code, num_points=len(plan.points), num_done=done, problems=problems, stopped=reason)
+    ledger.end_stale_runs(keep=[parent])  # runs whose opening was cut off by an outage
     path, data = write_report(plan, ledger, store, wall_seconds=wall_seconds)
     ledger.log_file(parent, path)
     ledger.describe(parent, markdown_summary(data))
