@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from gridlaw.modules.errors import BadSetting
 from gridlaw.modules.mixers.base import MixerSpec
 from gridlaw.modules.models.rope import turns
 
@@ -54,20 +55,38 @@ class Mixer(nn.Module):
     output_projection: the child that writes to the residual stream; its initial scale is divided by sqrt(2·layers).
     """
 
-    hidden_matrices: ClassVar[tuple[str, ...]] = ("q_proj", "k_proj", "v_proj", "o_proj")
     output_projection: ClassVar[str] = "o_proj"
 
     def __init__(self, spec: MixerSpec) -> None:
         super().__init__()
         self.spec = spec
 
+    @property
+    def hidden_matrices(self) -> tuple[str, ...]:
+        """By default the usual four projections, as far as the mixer has them; a subclass sets a tuple instead."""
+        return tuple(name for name in ("q_proj", "k_proj", "v_proj", "o_proj") if hasattr(self, name))
+
     def forward(self, x_BTD: Tensor, ctx: ForwardContext) -> Tensor:
-        """Outputs [B, T, D] of a whole sequence from nothing: the parallel form, for training."""
-        raise NotImplementedError
+        """Outputs [B, T, D] of a whole sequence from nothing: the parallel form, for training.
+
+        By default what `extend` gives from an empty state, which cannot keep documents apart.
+        """
+        if ctx.document_ids is not None:
+            raise BadSetting(
+                f"mixer {self.spec.name}: document_mask",
+                seen=True,
+                allowed="false: it does not keep documents apart",
+                hint="Override forward in its module and reset or mask where ctx.document_ids changes",
+            )
+        state = self.init_state(x_BTD.shape[0], x_BTD.shape[1], device=x_BTD.device, dtype=x_BTD.dtype)
+        return self.extend(x_BTD, state, ctx)
 
     def init_state(self, batch_size: int, max_length: int, *, device: torch.device | str, dtype: torch.dtype) -> Any:
-        """The state before the first token, for `batch_size` rows of at most `max_length` tokens."""
-        raise NotImplementedError
+        """The state before the first token, for `batch_size` rows of at most `max_length` tokens.
+
+        By default an empty dict that `extend` fills.
+        """
+        return {}
 
     def extend(self, x_BTD: Tensor, state: Any, ctx: ForwardContext) -> Tensor:
         """Outputs [B, T, D] of T >= 1 further tokens; `state` is updated in place. Not for training."""

@@ -19,7 +19,7 @@ def test_gates_start_at_full_attention() -> None:
     duo.load_state_dict(full.state_dict(), strict=False)
     tokens = tiny.random_tokens(1, 50)
     with torch.no_grad():
-        assert torch.allclose(duo(tokens), full(tokens), atol=1e-6)
+        assert torch.allclose(duo(tokens), full(tokens), atol=1e-5)
 
 
 def test_a_gate_beyond_one_is_clamped_and_still_learns() -> None:
