@@ -40,11 +40,16 @@ class HashingFile:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._hash, self.num_bytes = file, hashlib.sha256(), 0
+        self.error: OSError | None = None
 
     def write(self, data: bytes | memoryview) -> int:
         """Append ``data``."""
         self._hash.update(data)
-        written = self._file.write(data)
+        try:
+            written = self._file.write(data)
+        except OSError as error:
+            self.error = error  # torch.save turns it into an error of its own that does not say why
+            raise
         self.num_bytes += written
         return written
 
@@ -68,6 +73,7 @@ def write_whole(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}{_TEMPORARY}{uuid.uuid4().hex[:12]}")
+    hashing: HashingFile | None = None
     try:
         with temporary.open("wb") as file:
             hashing = HashingFile(file)
@@ -77,9 +83,12 @@ def write_whole(
         if before_rename is not None:
             before_rename(hashing)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        cause = error if isinstance(error, OSError) else hashing.error if hashing is not None else None
+        if cause is not None and cause.errno is not None:
+            raise OSError(cause.errno, cause.strerror, str(path)) from error
         raise
     sync_folder(path.parent)
 

@@ -46,7 +46,7 @@ __all__ = ["Diverged", "FitJob", "FitResult", "Stopped", "fit"]
 
 log = logging.getLogger(__name__)
 
-MODEL_FOLDER = "model"
+MODEL_FOLDER, MICRO_BATCH_FILE = "model", "micro_batch.json"
 
 
 def fit(
@@ -181,8 +181,8 @@ class _Run:
         folders = [self.folder] + ([Path(self.job.start_checkpoint).parent] if self.job.start_checkpoint else [])
         size = self.job.micro_batch
         for folder in folders:
-            if size is None and (folder / "micro_batch.json").is_file():
-                size = int(json.loads((folder / "micro_batch.json").read_text(encoding="utf-8"))["micro_batch"])
+            if size is None and (folder / MICRO_BATCH_FILE).is_file():
+                size = int(json.loads((folder / MICRO_BATCH_FILE).read_text(encoding="utf-8"))["micro_batch"])
         size = self.batch_size if size is None else size
         if self.batch_size % size:
             raise BadSetting("micro_batch", seen=size, allowed=f"a divisor of the {self.batch_size} windows of a step")
@@ -203,6 +203,8 @@ class _Run:
         job = self.job
         with surroundings(job.num_threads):
             start_step = 0 if start is None else checkpoint_files.step_of(start) or 0
+            # Before the first step: an attempt after a kill must not try others.
+            checkpoint_files.write_json(self.folder / MICRO_BATCH_FILE, {"micro_batch": micro_batch})
             model, new, dropped = build.model(job, begins=start is None)
             module = LanguageModelModule(
                 model,
@@ -304,7 +306,6 @@ class _Run:
         end = Path(result.checkpoint)
         files = sorted(end.iterdir()) if end.is_dir() else [end]
         sizes = {str(file.relative_to(self.folder)): file.stat().st_size for file in files}
-        checkpoint_files.write_json(self.folder / "micro_batch.json", {"micro_batch": result.micro_batch})
         checkpoint_files.write_json(
             self.result_path,
             {

@@ -222,6 +222,22 @@ def test_documents_of_a_window_do_not_see_each_other_under_a_document_mask(make_
     assert results[0].final_loss == pytest.approx(results[1].final_loss, abs=0.05)
 
 
+class TooLarge(pl.Callback):
+    """Memory for two windows at a time."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
+        if len(batch) > 2:
+            raise torch.OutOfMemoryError("injected")
+
+
+def test_out_of_device_memory_halves_the_micro_batch_and_stores_what_fitted(make_job):
+    job = make_job("job", until_step=2)
+    assert fit(job, callbacks=[TooLarge()]).micro_batch == 2
+    assert json.loads((Path(job.folder) / "micro_batch.json").read_text()) == {"micro_batch": 2}
+    with pytest.raises(torch.OutOfMemoryError):
+        fit(make_job("given", until_step=2, micro_batch=4), callbacks=[TooLarge()])
+
+
 def test_torchs_global_settings_are_as_before_afterwards(make_job):
     def settings() -> tuple[object, ...]:
         fill = torch.utils.deterministic.fill_uninitialized_memory
