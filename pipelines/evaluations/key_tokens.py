@@ -21,7 +21,7 @@ import numpy as np
 from gridlaw.platform.errors import BadInput
 
 if TYPE_CHECKING:
-    from gridlaw.pipelines.evaluations.evaluators import Evaluator, Offsets
+    from gridlaw.pipelines.evaluations.evaluators import Evaluator, Ids, Losses, Offsets
 
 FORMAT = "gridlaw-key-tokens-1"
 
@@ -39,23 +39,35 @@ def short_windows(length: int, *, context: int, slide: int) -> list[tuple[int, i
 
 
 def find_key_tokens(
-    evaluator: Evaluator, text: str, *, context: int, slide: int, alpha: float, beta: float
-) -> tuple[Slices, dict[str, int]]:
-    """Slices of the key tokens of one text, and counts. A text that the short context covers has none."""
-    ids, offsets = evaluator.encode(text)
-    ids, offsets = ids[: evaluator.max_length], offsets[: evaluator.max_length]
-    windows = short_windows(len(ids), context=context, slide=slide)
-    if not windows:
-        return [], {"tokens": len(ids), "key_tokens": 0}
-    rows = [ids, *(ids[start : start + context + judged] for start, judged in windows)]
-    full, *short = evaluator.losses(rows)
-    key = np.zeros(len(ids), dtype=bool)
-    for (start, judged), losses in zip(windows, short, strict=True):
+    evaluator: Evaluator, texts: Sequence[str], *, context: int, slide: int, alpha: float, beta: float
+) -> list[Slices]:
+    """Slices of the key tokens of each text. A text that the short context covers has none.
+
+    All texts' windows go through the model together, so give several texts at a time.
+    """
+    encoded = [evaluator.encode(text) for text in texts]
+    rows: list[Ids] = []
+    places: list[tuple[int, int, int]] = []
+    for number, (ids, _) in enumerate(encoded):
+        ids = ids[: evaluator.max_length]
+        windows = short_windows(len(ids), context=context, slide=slide)
+        if windows:
+            rows.append(ids)
+            places.append((number, 0, 0))
+        for start, judged in windows:
+            rows.append(ids[start : start + context + judged])
+            places.append((number, start, judged))
+    keys = [np.zeros(len(ids), dtype=bool) for ids, _ in encoded]
+    full: Losses = np.empty(0, np.float32)
+    for (number, start, judged), losses in zip(places, evaluator.losses(rows), strict=True):
+        if not judged:
+            full = losses  # each text's whole row comes before its windows
+            continue
         # losses[t] belongs to token t + 1 of its row.
-        gap = losses[context - 1 : context - 1 + judged] - full[start + context - 1 : start + context - 1 + judged]
-        easy = full[start + context - 1 : start + context - 1 + judged] < -beta
-        key[start + context : start + context + judged] = (gap > alpha) & easy
-    return merge_slices(offsets[key]), {"tokens": len(ids), "key_tokens": int(key.sum())}
+        long = full[start + context - 1 : start + context - 1 + judged]
+        gap = losses[context - 1 : context - 1 + judged] - long
+        keys[number][start + context : start + context + judged] = (gap > alpha) & (long < -beta)
+    return [merge_slices(offsets[key]) for (_, offsets), key in zip(encoded, keys, strict=True)]
 
 
 def merge_slices(offsets: Offsets) -> Slices:
@@ -116,9 +128,14 @@ class KeyTokenFile:
             self.known[record["text"]] = [[int(start), int(end)] for start, end in record["slices"]]
 
     def complete(
-        self, texts: Sequence[str], find: Callable[[str], Slices], *, report: Callable[[int, int], None]
+        self,
+        texts: Sequence[str],
+        find: Callable[[list[str]], list[Slices]],
+        *,
+        report: Callable[[int, int], None],
+        texts_per_call: int = 16,
     ) -> list[Slices]:
-        """Slices of each text; ``find`` is asked for those that are not known, under a lock, each kept when found.
+        """Slices of each text; ``find`` is asked for those that are not known, under a lock, and each call is kept.
 
         Two processes that want the same file: one finds, the other waits and reads.
         """
@@ -130,14 +147,15 @@ class KeyTokenFile:
             if self.path.exists():
                 self._read()
             self._rewrite()
+            left = [text for text in dict.fromkeys(texts) if text_hash(text) not in self.known]
             with open(self.path, "a", encoding="utf-8") as file:
-                for number, text in enumerate(texts, start=1):
-                    name = text_hash(text)
-                    if name not in self.known:
-                        self.known[name] = find(text)
-                        file.write(json.dumps({"text": name, "slices": self.known[name]}) + "\n")
-                        file.flush()
-                    report(number, len(texts))
+                for start in range(0, len(left), texts_per_call):
+                    asked = left[start : start + texts_per_call]
+                    for text, slices in zip(asked, find(asked), strict=True):
+                        self.known[text_hash(text)] = slices
+                        file.write(json.dumps({"text": text_hash(text), "slices": slices}) + "\n")
+                    file.flush()
+                    report(len(texts) - len(left) + start + len(asked), len(texts))
         return [self.known[text_hash(text)] for text in texts]
 
     def _rewrite(self) -> None:

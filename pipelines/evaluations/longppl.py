@@ -113,17 +113,11 @@ def shared_key_tokens(run: EvaluationRun, texts: list[str]) -> list[Slices]:
     file = KeyTokenFile(folder / f"key-tokens-{name}.jsonl", made_by)
     opened: list[Any] = []
 
-    def find(text: str) -> Slices:
+    def find(some: list[str]) -> list[Slices]:
         if not opened:
             opened.append(_evaluator(run))
-        return find_key_tokens(
-            opened[0],
-            text,
-            context=settings.context,
-            slide=settings.slide,
-            alpha=settings.alpha,
-            beta=settings.beta,
-        )[0]
+        thresholds = {"alpha": settings.alpha, "beta": settings.beta}
+        return find_key_tokens(opened[0], some, context=settings.context, slide=settings.slide, **thresholds)
 
     return file.complete(texts, find, report=run.report)
 

@@ -24,6 +24,9 @@ BATCH_TOKENS = 16 * 1024
 """Padded tokens of one forward pass, on a CPU a good size for small and large models alike."""
 
 
+SHORTEST_SHARE = 0.75
+
+
 def device_of(model: torch.nn.Module) -> torch.device:
     """Where a model's parameters are."""
     return next(model.parameters()).device
@@ -32,12 +35,14 @@ def device_of(model: torch.nn.Module) -> torch.device:
 def batches_by_length(lengths: Sequence[int], *, batch_tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
     """Indices of rows grouped so that a group's rows × longest row stays within ``batch_tokens``, longest first.
 
-    A row longer than that is a group of its own. Rows of one group are nearly equally long: little padding.
+    A row longer than that is a group of its own. No row is shorter than SHORTEST_SHARE of its group's longest, so
+    little is spent on padding.
     """
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     group: list[int] = []
     for row in order:
-        if group and (len(group) + 1) * lengths[group[0]] > batch_tokens:
+        longest = lengths[group[0]] if group else 0
+        if group and ((len(group) + 1) * longest > batch_tokens or lengths[row] < SHORTEST_SHARE * longest):
             yield group
             group = []
         group.append(row)

@@ -112,7 +112,7 @@ def check_parity(
         expected = by_package(text, AsHuggingFace(evaluated), evaluator, tokenizer, alpha, beta)
         assert expected["n_key_token"] >= 50, "thresholds must give key tokens, else nothing is compared"
         theirs = package.find_key_token(text, evaluator, tokenizer, CONTEXT, SLIDE, None, alpha, beta)
-        slices, _ = find_key_tokens(own, text, context=CONTEXT, slide=SLIDE, alpha=alpha, beta=beta)
+        (slices,) = find_key_tokens(own, [text], context=CONTEXT, slide=SLIDE, alpha=alpha, beta=beta)
         # Characters of several tokens make the package's slices overlap: the characters are what counts.
         assert characters(slices) == characters(theirs.tolist())
         single = measure(make_run, evaluated, [text], own, alpha=alpha, beta=beta, folder=tmp_path / "one")
@@ -265,18 +265,22 @@ def test_killed_search_goes_on(tmp_path: Path) -> None:
     path, made_by = tmp_path / "keys.jsonl", {"evaluator": "x"}
     found: list[str] = []
 
-    def find(text: str) -> list[list[int]]:
+    def find(texts: list[str]) -> list[list[list[int]]]:
         if len(found) == 2:
             raise KeyboardInterrupt
-        found.append(text)
-        return [[0, len(text)]]
+        found.extend(texts)
+        return [[[0, len(text)]] for text in texts]
+
+    def complete() -> list[list[list[int]]]:
+        file = KeyTokenFile(path, made_by)
+        return file.complete(["a", "bb", "ccc"], find, report=lambda done, total: None, texts_per_call=1)
 
     with pytest.raises(KeyboardInterrupt):
-        KeyTokenFile(path, made_by).complete(["a", "bb", "ccc"], find, report=lambda done, total: None)
+        complete()
     with open(path, "a", encoding="utf-8") as file:
         file.write('{"text": "torn')
     found.clear()
-    slices = KeyTokenFile(path, made_by).complete(["a", "bb", "ccc"], find, report=lambda done, total: None)
+    slices = complete()
     assert found == ["ccc"]
     assert slices == [[[0, 1]], [[0, 2]], [[0, 3]]]
     with pytest.raises(BadInput, match="Another evaluator or other thresholds"):
