@@ -79,7 +79,7 @@ def decays(
     same_gates: every chunk has the gates of the first (but for padding, which writes nothing): `between` is then made
         once and has N = 1, unless there are segments.
     """
-    total = log_gate_NBHC.cumsum(-1, dtype=torch.float64)
+    total = _running_sum(log_gate_NBHC)
     last = total[..., -1:]
     from_start, to_end, whole = total.exp().to(dtype), (last - total).exp().to(dtype), last[..., 0].exp().to(dtype)
     between = _between(total[:1] if same_gates else total, dtype)
@@ -90,6 +90,15 @@ def decays(
         whole = whole * (last_segment[..., 0] == 0)
         between = between * (segment_NB1C[..., :, None] == segment_NB1C[..., None, :])
     return Decays(from_start=from_start, to_end=to_end, whole=whole, between=between)
+
+
+def _running_sum(x: Tensor, *, from_end: bool = False) -> Tensor:
+    """Running sums over the last dim in fp64, by a product with a triangle of ones.
+
+    torch refuses cumsum of floats on CUDA where algorithms must be deterministic, as they must in training.
+    """
+    ones = torch.ones(x.shape[-1], x.shape[-1], dtype=torch.float64, device=x.device)
+    return x.double() @ (ones.tril_() if from_end else ones.triu_())
 
 
 def _between(total: Tensor, dtype: torch.dtype) -> Tensor:
@@ -125,4 +134,4 @@ def log_gate_gradient(
     to_end = decay.to_end * d_to_end
     d_total = pair_rows - pair_columns + decay.from_start * d_from_start - to_end
     d_total[..., -1] += to_end.sum(-1) + decay.whole * d_whole
-    return d_total.flip(-1).cumsum(-1).flip(-1)
+    return _running_sum(d_total, from_end=True).to(d_total.dtype)
