@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +81,10 @@ class DecoderLM(nn.Module):
             RotaryTables(config.head_dim, config.rope_base, scaling=config.rope_scaling) if needs_rope else None
         )
 
+    def blocks(self) -> list[Block]:
+        """The layers, in order."""
+        return cast(list[Block], list(self.layers))
+
     @torch.no_grad()
     def initialise(self, seed: int) -> DecoderLM:
         """Fill every parameter from (seed, its name): the global RNG, other layers and the device play no part."""
@@ -90,7 +94,7 @@ class DecoderLM(nn.Module):
             values = torch.empty(parameter.shape, dtype=torch.float32)
             parts = name.split(".")
             if parts[0] == "layers" and parts[2] == "mixer":
-                mixer = self.layers[int(parts[1])].mixer
+                mixer = self.blocks()[int(parts[1])].mixer
                 mixer.init_parameter(".".join(parts[3:]), values, generator, std=std, num_layers=num_layers)
             elif parameter.dim() == 1:
                 values.fill_(1.0)
@@ -118,7 +122,7 @@ class DecoderLM(nn.Module):
         """Hidden states after the final norm, [B, T, D]; times `head.weight` they are the logits."""
         ctx = self.context_for(tokens_BT, document_ids=document_ids) if ctx is None else ctx
         x_BTD = self.embedding(tokens_BT)
-        for layer in self.layers:
+        for layer in self.blocks():
             x_BTD = layer(x_BTD, ctx)
         return self.final_norm(x_BTD)
 
@@ -134,7 +138,7 @@ class DecoderLM(nn.Module):
         losses = [
             loss
             for index, outputs in sorted(ctx.outputs.items())
-            if (loss := self.layers[index].mixer.auxiliary_loss(outputs, nll_BT)) is not None
+            if (loss := self.blocks()[index].mixer.auxiliary_loss(outputs, nll_BT)) is not None
         ]
         return torch.stack([loss.mean() for loss in losses]).mean() if losses else None
 
@@ -144,7 +148,7 @@ class DecoderLM(nn.Module):
         """An empty cache for `batch_size` rows of at most `max_length` tokens."""
         device = self.embedding.weight.device if device is None else device
         dtype = self.embedding.weight.dtype if dtype is None else dtype
-        states = [layer.mixer.init_state(batch_size, max_length, device=device, dtype=dtype) for layer in self.layers]
+        states = [layer.mixer.init_state(batch_size, max_length, device=device, dtype=dtype) for layer in self.blocks()]
         return Cache(states=states, batch_size=batch_size, max_length=max_length)
 
     @torch.no_grad()
@@ -162,7 +166,7 @@ class DecoderLM(nn.Module):
             raise cache_full(cache.length + num_tokens, cache.max_length)
         ctx = self.context_for(tokens_BT, position=cache.length) if ctx is None else ctx
         x_BTD = self.embedding(tokens_BT)
-        for layer, state in zip(self.layers, cache.states, strict=True):
+        for layer, state in zip(self.blocks(), cache.states, strict=True):
             x_BTD = layer.extend(x_BTD, state, ctx)
         cache.length += num_tokens
         return self.final_norm(x_BTD)

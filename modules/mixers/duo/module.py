@@ -91,7 +91,8 @@ class DuoAttention(SoftmaxMixer):
     def extend(self, x_BTD: Tensor, state: dict[str, Any], ctx: ForwardContext) -> Tensor:
         q, k, v = self.project(x_BTD, ctx)
         if not self.spec.binary:
-            return self.output(self._mix(q, *state["full"].append(k, v), None))
+            keys, values = state["full"].append(k, v)
+            return self.output(self._mix(q, keys, values, None))
         full, streaming = self._split()
         out = torch.empty_like(q)
         if len(full):
