@@ -43,6 +43,14 @@ def residuals(law: LawFit) -> pd.DataFrame:
     )
 
 
+def residual_table(law: LawFit) -> pd.DataFrame:
+    """Log residuals with one row per scale (N) and one column per budget (D/N rounded to two digits); seeds averaged."""
+    frame = residuals(law)
+    digits = 10.0 ** (np.floor(np.log10(frame.tokens_per_param)) - 1)
+    frame["budget"] = (frame.tokens_per_param / digits).round() * digits
+    return frame.pivot_table(index="num_params", columns="budget", values="log_residual", aggfunc="mean")
+
+
 def leave_one_scale_out(law: LawFit) -> pd.DataFrame:
     """Refit without each scale and predict it: parameters, relative errors there. A scale that cannot be spared has
     NaN.

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from gridlaw.pipelines.laws.diagnostics import residuals
 from gridlaw.pipelines.laws.fit import LawFit
 from gridlaw.pipelines.laws.forms import Array
-from gridlaw.pipelines.laws.optimum import compute_optimal
+from gridlaw.pipelines.laws.optimum import optimal_path
 from gridlaw.pipelines.laws.verify import Verification
 from gridlaw.platform.errors import BadInput
 
@@ -204,17 +204,13 @@ def contours(
                 )
             )  # fmt: skip
     if law.alpha and law.beta:
-        path = [
-            compute_optimal(law, f, flops_per_param_token=flops_per_param_token)
-            for f in np.geomspace(lowest, highest, STEPS)
-        ]
-        inside = [best for best in path if n[0] <= best.num_params <= n[-1] and d[0] <= best.num_tokens <= d[-1]]
+        flops = np.geomspace(lowest, highest, STEPS)
+        best_n, best_d = optimal_path(law, flops, flops_per_param_token=flops_per_param_token)
+        inside = (best_n >= n[0]) & (best_n <= n[-1]) & (best_d >= d[0]) & (best_d <= d[-1])
+        line = {"color": PALETTE[1], "width": 3}
         figure.add_trace(
-            go.Scatter(
-                x=[best.num_params for best in inside], y=[best.num_tokens for best in inside], mode="lines",
-                line={"color": PALETTE[1], "width": 3}, name="compute-optimal",
-            )
-        )  # fmt: skip
+            go.Scatter(x=best_n[inside], y=best_d[inside], mode="lines", line=line, name="compute-optimal")
+        )
     marker = {"color": PALETTE[6], "symbol": "circle", "size": 7}
     figure.add_trace(go.Scatter(x=points.num_params, y=points.num_tokens, mode="markers", marker=marker, name="points"))
     title = f"{name + ': ' if name else ''}{target} over N and D, dotted: equal FLOPs"

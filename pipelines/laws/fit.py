@@ -135,6 +135,21 @@ class LawFit:
         low, high = intervals_module.percentile_interval(values, self.level if level is None else level)
         return (float(low), float(high)) if low.ndim == 0 else (low, high)
 
+    def row(self) -> dict[str, Any]:
+        """One flat row for a table of laws or of refits: counts, scores, parameters and the ends of their intervals."""
+        flat: dict[str, Any] = {
+            "num_points": self.num_points,
+            "objective": self.objective,
+            "r2": self.r2,
+            "residual_sd": self.residual_sd,
+            "converged": self.converged,
+            "identified": self.identified,
+        }
+        for name, value in self.parameters.items():
+            low, high = self.intervals.get(name, (float("nan"), float("nan")))
+            flat |= {name: value, f"{name}_low": low, f"{name}_high": high}
+        return flat
+
     def to_dict(self, *, draws: bool = True) -> dict[str, Any]:
         """JSON-able. ``draws=False`` leaves the resamples out (then a law read back has no prediction intervals)."""
         plain = {name: getattr(self, name) for name in _PLAIN_FIELDS}

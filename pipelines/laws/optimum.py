@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gridlaw.pipelines.laws.fit import LawFit, evaluate
-from gridlaw.pipelines.laws.forms import Array, get_form
+from gridlaw.pipelines.laws.fit import LawFit
+from gridlaw.pipelines.laws.forms import Array, Form, get_form
 from gridlaw.pipelines.laws.intervals import percentile_interval
 from gridlaw.platform.errors import BadInput
 
@@ -52,9 +52,7 @@ def compute_optimal(law: LawFit, flops: float, *, flops_per_param_token: float =
         drawn_N = _best_params(proper, form.index, product)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             drawn_D = product / drawn_N
-            at_best = np.array(
-                [evaluate(form, row[None], n, d)[0] for row, n, d in zip(proper, drawn_N, drawn_D, strict=True)]
-            )
+            at_best = _values(form, proper, drawn_N, drawn_D)
         for place, drawn in enumerate((drawn_N, drawn_D, at_best)):
             finite = drawn[np.isfinite(drawn)]
             if len(finite):
@@ -77,3 +75,23 @@ def _best_params(natural_RK: Array, index: Any, product: float) -> Array:
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         log_g = (np.log(alpha) + np.log(a) - np.log(beta) - np.log(b)) / (alpha + beta)
         return np.exp(log_g + beta / (alpha + beta) * np.log(product))
+
+
+def _values(form: Form, natural_RK: Array, n_R: Array, d_R: Array) -> Array:
+    """Each draw's law at its own N and D, [R]."""
+    total_R = np.zeros(len(natural_RK))
+    for (c, e), letter in zip(form.positions(), form.letters, strict=True):
+        log_term_R = np.log(natural_RK[:, c])
+        if e is not None:
+            log_term_R = log_term_R - natural_RK[:, e] * np.log(n_R if letter == "n" else d_R)
+        total_R += np.exp(log_term_R)
+    return total_R
+
+
+def optimal_path(law: LawFit, flops: Array, *, flops_per_param_token: float = 6.0) -> tuple[Array, Array]:
+    """Compute-optimal N and D for each number of FLOPs, without intervals: for drawing."""
+    form = get_form(law.form)
+    natural_1K = np.array([list(law.parameters.values())])
+    products = np.asarray(flops, dtype=float) / flops_per_param_token
+    best_N = np.array([_best_params(natural_1K, form.index, product)[0] for product in products])
+    return best_N, products / best_N

@@ -182,7 +182,9 @@ class _State:
 
 def _noise(law: LawFit, trunks: Sequence[TrunkKey]) -> Array:
     """Covariance of the noise of candidates: the estimated part is common to those of one trunk."""
-    same = np.array([[one == other for other in trunks] for one in trunks], dtype=float).reshape(len(trunks), -1)
+    same = np.array([[one == other for other in trunks] for one in trunks], dtype=float).reshape(
+        len(trunks), len(trunks)
+    )
     correlation = law.trunk_correlation or 0.0
     noise: Array = law.residual_sd**2 * (correlation * same + (1.0 - correlation) * np.eye(len(trunks)))
     return noise

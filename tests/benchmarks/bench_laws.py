@@ -54,14 +54,8 @@ def scipy_objective(
     value = np.where(size <= 1e-3, 0.5 * size**2, 1e-3 * (size - 0.5e-3)).sum()
     pull = -np.clip(residual, -1e-3, 1e-3)
     share = np.exp(first - total)
-    gradient = np.array(
-        [
-            (pull * share).sum(),
-            -(pull * share * log_n).sum(),
-            (pull * (1 - share)).sum(),
-            -(pull * (1 - share) * log_d).sum(),
-        ]
-    )
+    rest = pull * (1 - share)
+    gradient = np.array([(pull * share).sum(), -(pull * share * log_n).sum(), rest.sum(), -(rest * log_d).sum()])
     return float(value), gradient
 
 
@@ -87,7 +81,8 @@ def speed() -> None:
     seconds = time.process_time() - begin
     print(f"scipy, {count} L-BFGS-B starts: {scipy_seconds:.2f} s, objective {best:.6e}")
     print(
-        f"fit_law, {law.num_starts} starts ({law.agreeing_starts} agree): {seconds:.3f} s, objective {law.objective:.6e}, "
+        f"fit_law, {law.num_starts} starts ({law.agreeing_starts} agree): {seconds:.3f} s, "
+        f"objective {law.objective:.6e}, "
         f"{scipy_seconds / seconds:.0f} times as fast (CPU time)"
     )
     grid_n = np.repeat([SCALES[scale][3] for scale in ("S1", "S2", "S3", "S4")], 6).astype(float)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from scipy.optimize import minimize
 from gridlaw.pipelines.laws.fit import LawFit, fit_law, law_problem, score
 from gridlaw.pipelines.laws.forms import FORMS, Design, get_form
 from gridlaw.pipelines.laws.intervals import draw_tables, refit
-from gridlaw.pipelines.laws.solver import Loss, _Run
+from gridlaw.pipelines.laws.solver import Loss, _Run, solve
+from gridlaw.pipelines.laws.verdict import plain_verdict
 from gridlaw.platform.errors import BadInput
 
 DATA = Path(__file__).parents[2] / "data" / "swa128_longppl.csv"
@@ -58,6 +60,28 @@ def test_chinchilla_bounds_hit_are_reported(table: pd.DataFrame) -> None:
     assert law.objective == pytest.approx(2.02e-4, abs=5e-7)
     assert law.at_bounds == ("alpha at its upper bound 0.3",)
     assert "At a bound" in law.verdict
+
+
+def test_fit_stopped_early_is_said_and_constants_keep_full_precision(table: pd.DataFrame) -> None:
+    law = _fit(table[table.scale != "S4"])
+    problem, _ = law_problem(law)
+    stopped = solve(
+        problem.design, problem.starts_SK[:8], problem.log_y_P[None], np.ones((1, 17)), loss=problem.loss,
+        lower_MK=problem.lower_K, upper_MK=problem.upper_K, max_iterations=2,
+    )  # fmt: skip
+    assert not stopped.converged_M.any()
+    verdict, identified = plain_verdict(replace(law, converged=False))
+    assert "did not converge" in verdict
+    assert not identified
+    again = LawFit.from_dict(json.loads(json.dumps(law.to_dict())))
+    assert again.predict(4.77e8, 4.77e11) == law.predict(4.77e8, 4.77e11)
+
+
+def test_a_row_of_the_history_is_flat(table: pd.DataFrame) -> None:
+    row = fit_law(table.N, table.D, table.target, num_resamples=40).row()
+    assert row["num_points"] == 23
+    assert row["alpha_low"] < row["alpha"] < row["alpha_high"]
+    assert all(isinstance(value, int | float) for value in row.values())
 
 
 def test_a_bound_on_a_coefficient_holds(table: pd.DataFrame) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gridlaw.pipelines.laws.compare import gap, meeting_budget, ranking
 from gridlaw.pipelines.laws.coverage import IDENTIFIED, UNIDENTIFIED, measure
-from gridlaw.pipelines.laws.diagnostics import compare_forms, influence, leave_one_scale_out, residuals
+from gridlaw.pipelines.laws.diagnostics import compare_forms, influence, leave_one_scale_out, residual_table, residuals
 from gridlaw.pipelines.laws.fit import LawFit, fit_law, law_problem
 from gridlaw.pipelines.laws.forms import Design, get_form
 from gridlaw.pipelines.laws.intervals import draw_tables, estimate_noise, usable_weights
@@ -164,6 +164,13 @@ def test_robust_fit_is_moved_less_by_an_outlier() -> None:
         for loss in ("huber", "least-squares")
     ]
     assert errors[0] < 0.5 * errors[1]
+
+
+def test_residuals_are_laid_out_by_scale_and_budget(law: LawFit) -> None:
+    table = residual_table(law)
+    assert table.shape == (NUM_TRUNKS, 5)
+    assert table.columns.tolist() == [50, 100, 200, 400, 800]
+    np.testing.assert_allclose(table.to_numpy().ravel(), residuals(law).log_residual)
 
 
 def test_leaving_out_a_scale_predicts_it(law: LawFit) -> None:
