@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gridlaw.modules.kernels.gated_delta import gated_delta_rule
 from gridlaw.modules.kernels.scalar_decay import scalar_decay
+from gridlaw.modules.training.surroundings import keep_heap
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 
@@ -132,6 +133,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="tokens")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_heap()  # as a fit does
     peak = peak_flops()
     print(f"One thread, fp32, batch 1; a matrix product reaches {peak / 1e9:.0f} GFLOP/s.\n")
     print("| operation | tokens | forward, ms | forward + backward, ms | µs a token | share of peak |")

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
-def _compiled() -> None:
+def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products need
     assert os.environ.get("TRITON_INTERPRET", "0") == "0", "run the gpu tests with TRITON_INTERPRET=0"
 
 
