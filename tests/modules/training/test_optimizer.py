@@ -12,12 +12,36 @@ from gridlaw.modules.models.decoder import DecoderLM
 from gridlaw.modules.training.optimizer import build_optimizer, hidden_matrices, parameter_groups, set_rate
 from gridlaw.modules.training.settings import OptimizerSettings
 
-ATTENTION = ("mixer.q_proj", "mixer.k_proj", "mixer.v_proj", "mixer.o_proj")
-FFN = ("ffn.gate_proj", "ffn.up_proj", "ffn.down_proj")
-# Per mixer: its matrices that Muon takes, and its other parameters.
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+FFN = ("gate_proj", "up_proj", "down_proj")
+# Per architecture: its layers, in order. Per mixer: Muon's matrices, other matrices, and vectors.
+ARCHITECTURES = {
+    "full": ["full"],
+    "swa-128": ["swa", "full"],
+    "swa-128-headwise": ["headwise"],
+    "lightning": ["lightning", "full"],
+    "mamba2": ["mamba2", "full"],
+    "gdn": ["gdn", "full"],
+    "gdn-conv": ["gdn-conv", "full"],
+    "swiattn": ["switch"],
+    "duo": ["duo"],
+}
+ATTENTION_WITH_SINK = (ATTENTION, (), ("sink",))
+GDN_VECTORS = ("A_log", "dt_bias", "norm")
 MIXERS = {
-    "full": (ATTENTION, ("mixer.sink",)),
-    "swa-128": (ATTENTION, ("mixer.sink",)),
+    "full": ATTENTION_WITH_SINK,
+    "swa": ATTENTION_WITH_SINK,
+    "headwise": ATTENTION_WITH_SINK,
+    "lightning": (ATTENTION, ("gate_down.weight", "gate_up.weight"), ()),
+    "mamba2": (
+        ("z_proj", "x_proj", "B_proj", "C_proj", "o_proj"),
+        ("dt_proj.weight",),
+        ("A_log", "D", "dt_bias", "norm"),
+    ),
+    "gdn": ((*ATTENTION, "g_proj"), ("a_proj.weight", "b_proj.weight"), GDN_VECTORS),
+    "gdn-conv": ((*ATTENTION, "g_proj"), ("a_proj.weight", "b_proj.weight", "conv"), GDN_VECTORS),
+    "switch": (ATTENTION, ("router.weight",), ("router.bias", "sink")),
+    "duo": (ATTENTION, (), ("gate", "sink")),
 }
 
 
@@ -26,21 +50,20 @@ def build(architecture: str, scale: str = "n1") -> DecoderLM:
     return DecoderLM(config).initialise(0)
 
 
-@pytest.mark.parametrize("architecture", list(MIXERS))
+@pytest.mark.parametrize("architecture", list(ARCHITECTURES))
 def test_every_parameter_of_an_architecture_is_in_the_listed_group(architecture: str):
-    muon, rest_decay, rest = set(), {"embedding.weight", "head.weight"}, {"final_norm.weight"}
-    for index, mixer in enumerate(architecture_layers(architecture)):
-        matrices, others = MIXERS[mixer]
+    hidden, rest_decay, rest = set(), {"embedding.weight", "head.weight"}, {"final_norm.weight"}
+    layers = ARCHITECTURES[architecture]
+    for index in range(2):
+        muons, matrices, vectors = MIXERS[layers[index % len(layers)]]
         prefix = f"layers.{index}."
-        muon |= {f"{prefix}{name}.weight" for name in (*matrices, *FFN)}
-        rest |= {f"{prefix}mixer_norm.weight", f"{prefix}ffn_norm.weight"}
-        rest |= {f"{prefix}{name}" for name in others}
+        hidden |= {f"{prefix}mixer.{name}.weight" for name in muons} | {f"{prefix}ffn.{name}.weight" for name in FFN}
+        rest_decay |= {f"{prefix}mixer.{name}" for name in matrices}
+        rest |= {f"{prefix}mixer.{name}" for name in vectors} | {
+            f"{prefix}{name}_norm.weight" for name in ("mixer", "ffn")
+        }
     groups = {name: set(members) for name, members in parameter_groups(build(architecture)).items()}
-    assert groups == {"hidden": muon, "rest_decay": rest_decay, "rest": rest}
-
-
-def architecture_layers(architecture: str) -> list[str]:
-    return {"full": ["full", "full"], "swa-128": ["swa-128", "full"]}[architecture]
+    assert groups == {"hidden": hidden, "rest_decay": rest_decay, "rest": rest}
 
 
 def test_no_matrix_of_muon_is_a_vector_or_outside_the_layers():

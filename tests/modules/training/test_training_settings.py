@@ -17,7 +17,7 @@ from gridlaw.modules.training.settings import OptimizerSettings, TrainingSetting
 
 def test_defaults_resolve_by_scale_and_survive_json():
     settings = TrainingSettings.from_dict({}, scale=SCALES["n2"])
-    assert settings.optimizer.lr == learning_rate("muon", 32)
+    assert settings.optimizer.lr == settings.optimizer.rest_lr == learning_rate("muon", 32) == 0.04
     assert TrainingSettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
 
 
@@ -27,7 +27,12 @@ def test_the_rate_falls_with_width():
     assert len(set(rates)) == len(rates)
 
 
-def test_a_given_rate_overrides_the_rule():
+def test_the_rule_gives_adamw_a_higher_rate_for_what_is_no_hidden_matrix():
+    optimizer = TrainingSettings.from_dict({"optimizer": {"name": "adamw"}}, scale=SCALES["n1"]).optimizer
+    assert (optimizer.lr, optimizer.rest_lr) == (0.012, 0.06)
+
+
+def test_a_given_rate_overrides_the_rule_for_all_parameters():
     given = {"optimizer": {"name": "adamw", "lr": 3e-4}}
     assert TrainingSettings.from_dict(given, scale=SCALES["n1"]).optimizer == OptimizerSettings(name="adamw", lr=3e-4)
 
