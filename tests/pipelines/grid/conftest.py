@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -41,12 +42,29 @@ class Workplace:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.file = folder / "grid.yaml"
+        self.plugins: Path | None = None
 
     def write(self, changes: Mapping[str, Any] | None = None) -> None:
         self.file.write_text(yaml.safe_dump(GRID | dict(changes or {})))
 
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "OMP_NUM_THREADS": "1", "CI": "true"}
+        path = [str(each) for each in (self.plugins, os.environ.get("PYTHONPATH")) if each]
+        return {**os.environ, "OMP_NUM_THREADS": "1", "CI": "true", "PYTHONPATH": os.pathsep.join(path)}
+
+    def install_faulty_mixer(self) -> None:
+        """What ``pip install`` of a package with a mixer leaves behind: a module and its entry point."""
+        self.plugins = self.folder / "plugins"
+        info = self.plugins / "faulty-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[gridlaw.mixers]\nfaulty = faulty_mixers:FaultySpec\n")
+        shutil.copy(Path(__file__).with_name("faulty_mixers.py"), self.plugins)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """``gridlaw run`` in the background; the caller ends it."""
+        command = [sys.executable, "-m", "gridlaw.pipelines.cli.main", "run", "grid.yaml", *arguments]
+        log = open(self.folder / "run.log", "a")  # noqa: SIM115 - inherited by the process
+        return subprocess.Popen(command, cwd=self.folder, env=self.environment(), stdout=log, stderr=log, text=True)
 
     def gridlaw(self, *arguments: str, timeout: float = 240) -> Result:
         command = [sys.executable, "-m", "gridlaw.pipelines.cli.main", *arguments]
