@@ -13,6 +13,7 @@ first.
 
 from __future__ import annotations
 
+import gc
 import getpass
 import json
 import math
@@ -20,7 +21,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import unquote, urlsplit
@@ -355,7 +356,8 @@ class Ledger:
                     page_token=token,
                 )
 
-            page = self.tracking.call("search runs", ask)
+            with _collection_paused():
+                page = self.tracking.call("search runs", ask)
             yield from page
             token = page.token
             if not token:
@@ -412,6 +414,19 @@ class Ledger:
                 client.set_terminated(run_id, status=status)
 
         self.tracking.call(f"mark run {run_id} {status}", ask)
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Hold off Python's cycle collector: MLflow makes some thirty objects a run, and scanning them again and again as
+    their number grows more than doubles the time of a search."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _create_experiment(tracking: Tracking, experiment: str, store_address: str) -> str:

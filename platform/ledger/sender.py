@@ -80,6 +80,9 @@ class JournalSender:
         ``TrackingRefused``; what was sent before stays counted.
         """
         num_before = self.num_sent
+        marked = sent_bytes(self.path)
+        if marked > self._offset:  # another sender had its turn
+            self._offset, self._highest = marked, None
         while self.pending_bytes and (deadline is None or time.monotonic() < deadline):
             rows, end = self._read()
             if end == self._offset:
@@ -263,9 +266,9 @@ class JournalPump:
         """Send the rest of a run that has ended, and forget it. An outage is no exception: see the status."""
         with self._lock:
             sender = self._senders.pop(run_id, None)
-            if sender is None:
-                return JournalStatus()
-            return flush_journal(sender.path, run_id, self._tracking, timeout_seconds=timeout_seconds)
+        if sender is None:
+            return JournalStatus()
+        return flush_journal(sender.path, run_id, self._tracking, timeout_seconds=timeout_seconds)
 
     def close(self, *, timeout_seconds: float = 30.0) -> None:
         """Stop; what is left stays in the files for the next run."""
@@ -279,14 +282,14 @@ class JournalPump:
 
     def _round(self) -> bool:
         """Send once around; False while the server is away."""
-        for run_id in list(self._senders):
-            with self._lock:
-                sender = self._senders.get(run_id)
-                if sender is None or not sender.pending_bytes:
-                    continue
-                with sending(sender.path, wait_seconds=0.0) as held:
-                    if held and not attempt(sender.send, f"journal of run {run_id}"):
-                        return False
+        with self._lock:
+            senders = list(self._senders.values())
+        for sender in senders:
+            if not sender.pending_bytes:
+                continue
+            with sending(sender.path, wait_seconds=0.0) as held:
+                if held and not attempt(sender.send, f"journal of run {sender.run_id}"):
+                    return False
         return True
 
 
