@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-WINDOWS_PER_FILE_TOKENS = 256 * 1024 * 1024
+WINDOWS_PER_FILE_TOKENS = 64 * 1024 * 1024
 BATCH_TOKENS = 4 * 1024 * 1024
 
 

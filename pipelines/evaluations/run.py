@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gridlaw.modules.data.prepare import PreparedData, open_prepared
 from gridlaw.modules.errors import BadSetting
 from gridlaw.pipelines.evaluations.registry import KINDS, Evaluation, resolve_evaluation
-from gridlaw.platform.errors import BadInput
+from gridlaw.platform.errors import BadInput, GridlawError
 
 if TYPE_CHECKING:
     from gridlaw.modules.models.decoder import DecoderLM
@@ -110,13 +111,17 @@ def evaluate(
 
     inputs: what the evaluation needs beside the model (``longppl`` tells: evaluator_model, evaluator_data, corpus,
     shared_folder). device: where the model runs. Returns {name, metrics: finite scalars, details: JSON-able,
-    num_samples}; a metric that has no value is absent. Raises BadInput for what cannot be evaluated.
+    num_samples}; a metric that has no value is absent. Raises BadInput for what cannot be evaluated, GridlawError
+    for a result that is not finite.
     """
     try:
         run = _open(name, settings, Path(model_folder), Path(prepared_folder), Path(work_folder), inputs or {}, device)
         result = importlib.import_module(KINDS[name].module).compute(replace(run, progress=progress))
     except BadSetting as error:
         raise BadInput(error.field, seen=error.seen, allowed=error.allowed, hint=error.hint) from error
+    for metric, value in result["metrics"].items():
+        if not math.isfinite(value):
+            raise GridlawError(f"evaluation {name}: {metric} is {value}; the model's output is not finite")
     return {"name": name, **result}
 
 

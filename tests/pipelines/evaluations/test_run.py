@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from gridlaw.modules.catalog import model_config, resolve_architecture, resolve_scale
 from gridlaw.modules.data.prepare import PreparedData
@@ -12,7 +13,7 @@ from gridlaw.modules.models import checkpoint
 from gridlaw.modules.models.decoder import DecoderLM
 from gridlaw.pipelines.evaluations.registry import KINDS
 from gridlaw.pipelines.evaluations.run import evaluate
-from gridlaw.platform.errors import BadInput
+from gridlaw.platform.errors import BadInput, GridlawError
 
 Models = Callable[[str], DecoderLM]
 
@@ -94,3 +95,18 @@ def test_missing_folders_are_bad_input(saved: Path, prepared: PreparedData, tmp_
         evaluate("loss", {}, model_folder=saved, prepared_folder=tmp_path / "no", work_folder=tmp_path)
     with pytest.raises(BadInput, match="Did you mean loss"):
         evaluate("los", {}, model_folder=saved, prepared_folder=prepared.folder, work_folder=tmp_path)
+
+
+def test_results_that_are_not_finite_are_a_failure(models: Models, prepared: PreparedData, tmp_path: Path) -> None:
+    broken = DecoderLM(models("full").config).initialise(0)
+    with torch.no_grad():
+        broken.head.weight.fill_(float("nan"))
+    folder = checkpoint.save_model(broken, tmp_path / "model")
+    with pytest.raises(GridlawError, match="loss is nan; the model's output is not finite"):
+        evaluate(
+            "loss",
+            {"tokens": 2000},
+            model_folder=folder,
+            prepared_folder=prepared.folder,
+            work_folder=tmp_path / "work",
+        )
