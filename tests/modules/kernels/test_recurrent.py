@@ -182,7 +182,9 @@ def test_scalar_decay_at_extremes(log_gate: float, size: float) -> None:
         results.append([out, state, *torch.autograd.grad(out.square().sum() / size**6, leaves)])
     for index, (found, wanted) in enumerate(zip(*results, strict=True)):
         assert found.isfinite().all()
-        assert float(((found - wanted).abs().max() / wanted.abs().max().clamp_min(1e-3)).detach()) < 2e-4, f"result {index}"
+        assert float(((found - wanted).abs().max() / wanted.abs().max().clamp_min(1e-3)).detach()) < 2e-4, (
+            f"result {index}"
+        )
 
 
 class LargestTensor(TorchDispatchMode):
