@@ -7,7 +7,7 @@ The learning-rate rule
 Without ``optimizer.lr`` the peak rate of the hidden matrices is ``LR_AT_REFERENCE[name] · REFERENCE_D_MODEL / d_model``
 and that of the rest is ``REST_PER_LR[name]`` times as much. Muon runs with torch's ``match_rms_adamw``, so that its
 rate is in AdamW's units, of which it moves a matrix by 0.2 per step; AdamW alone moves one by up to 1, and so wants a
-smaller rate there than for the embedding. Held-out loss in nats per byte on the embedded corpus (full attention, context
+smaller rate there than for the embedding. Held-out loss, nats per byte, on the embedded corpus (full attention, context
 256, 4,096 tokens a step, 116 to 119 steps of which 20 warm up, fp32, one seed), lr / rest_lr:
 
     n1 muon    0.004 2.477    0.01 2.367    0.025 2.167    0.06 2.115    0.12 2.252    0.06/0.02 2.189

@@ -252,3 +252,14 @@ def test_torchs_global_settings_are_as_before_afterwards(make_job):
 def test_a_result_is_json(make_job):
     result = fit(make_job("job", until_step=2))
     assert type(result).from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains_to_the_same_losses_within_rounding(make_job, read):
+    losses = []
+    for compiled in (False, True):
+        training = {"optimizer": {"name": "adamw", "lr": 0.01}}
+        job = make_job(f"job{compiled}", until_step=10, compile=compiled, training=training)
+        fit(job, logger=JsonLinesLogger(job.folder + ".jsonl"))
+        losses.append(list(read.losses(job).values()))
+    assert np.abs(np.array(losses[0]) - losses[1]).max() < 1e-4
