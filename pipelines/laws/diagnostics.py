@@ -44,7 +44,7 @@ def residuals(law: LawFit) -> pd.DataFrame:
 
 
 def residual_table(law: LawFit) -> pd.DataFrame:
-    """Log residuals with one row per scale (N) and one column per budget (D/N rounded to two digits); seeds averaged."""
+    """Log residuals, one row per scale (N) and one column per budget (D/N rounded to two digits); seeds averaged."""
     frame = residuals(law)
     digits = 10.0 ** (np.floor(np.log10(frame.tokens_per_param)) - 1)
     frame["budget"] = (frame.tokens_per_param / digits).round() * digits
