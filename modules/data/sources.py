@@ -100,6 +100,13 @@ def _resolve_hugging_face(
     common = {"kind": "hf", "split": split, "text_column": _text(entry, "text_column", DEFAULT_TEXT_COLUMN, field)}
     folder = base_folder / rest
     if rest and folder.is_dir():
+        if entry.get("revision") is not None:
+            raise BadSetting(
+                f"{field}.revision",
+                seen=entry["revision"],
+                allowed="nothing for a local folder, which is declared by its content",
+                hint="Remove it",
+            )
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         return {**common, "sha256": _content(files, [p.relative_to(folder).as_posix() for p in files])}, {
             "folder": str(folder.resolve())

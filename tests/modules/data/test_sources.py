@@ -112,6 +112,7 @@ def test_large_files_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({"source": "generate:mqar", "settings": {"pairs": 0}}, r"settings\.pairs is 0"),
         ({"source": "generate:mqar", "settings": {"pairs": 100}}, "at most 62"),
         ({"source": "hf:allenai/c4:en"}, r"data\.mixture\[0\]\.revision; allowed: the commit of allenai/c4"),
+        ({"source": "hf:folder", "revision": "abc"}, "revision is 'abc'; allowed: nothing for a local folder"),
         ({"source": "hf:./nowhere"}, "hf:FOLDER of a folder that exists"),
         ({"source": "some.txt", "text_column": "x"}, "nothing for text files"),
         ({"source": "some.txt", "revision": "x"}, r"revision is 'x'; allowed: nothing for some.txt beside text_column"),
