@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gridlaw.pipelines.evaluations.registry import Evaluation
-from gridlaw.pipelines.grid.state import MODEL_FOLDER, GridState, evaluation_name, law_name
+from gridlaw.pipelines.grid.state import MODEL_FOLDER, PYTHON, GridState, evaluation_name, law_name
 from gridlaw.pipelines.plan import GridPlan, LawPlan, PointPlan, TrunkPlan
 from gridlaw.platform import identity
 from gridlaw.platform.ledger.ledger import Ledger
@@ -183,6 +183,7 @@ class Records:
             "seed": trunk.seed,
             "num_params": trunk.num_params,
             "num_params_own": trunk.num_params_own,
+            "python": PYTHON,
         }
 
     def _history(self, name: str, run_id: str) -> list[dict[str, Any]]:

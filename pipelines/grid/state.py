@@ -6,6 +6,7 @@ another fingerprint, and none with this one, is drift: the file has changed unde
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +16,16 @@ from gridlaw.modules.training import checkpoint_files
 from gridlaw.pipelines.evaluations.registry import Evaluation
 from gridlaw.pipelines.plan import GridPlan, LawPlan, PointPlan, TrunkPlan
 from gridlaw.platform import identity
-from gridlaw.platform.errors import Drift
+from gridlaw.platform.errors import BadInput, Drift
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.records import RunRecord, newest_first
+from gridlaw.platform.ledger.version import code_version
 from gridlaw.platform.store.base import Store, attempt_name
 
 Status = Literal["done", "continue", "new", "drift"]
 MODEL_FOLDER = "model"
+WEIGHTS = "model.safetensors"
+PYTHON = platform.python_version()
 
 
 def evaluation_name(point: str, evaluation: str) -> str:
@@ -103,9 +107,52 @@ def refuse_drift(plan: GridPlan, state: GridState) -> None:
     for text, names in shown.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         lines.append(f"  {names[0]}{more}: {text}")
+    if any(each.field.startswith("trunk.data") for standing in drifted.values() for each in standing.differences):
+        lines.append(f"  {_interpreters(drifted.values())}")
     lines.append("Nothing was changed. Undo the change, or give the file another name:, or run with --rerun")
     lines.append("(--rerun trains these points again and tags the old runs as superseded; nothing is deleted).")
     raise Drift("\n".join(lines))
+
+
+def _interpreters(drifted: Iterable[Standing]) -> str:
+    """The embedded corpus is the interpreter's own library, so another interpreter is other data."""
+    trained = sorted({standing.run.tags.get("python", "unknown") for standing in drifted if standing.run is not None})
+    return f"(the embedded corpus is Python's own library: trained under Python {', '.join(trained)}, this is {PYTHON})"
+
+
+def refuse_lost_models(plan: GridPlan, state: GridState, store: Store) -> None:
+    """``BadInput`` for finished points that have still to be evaluated and whose model is gone from the store."""
+    lost = []
+    for point in plan.points:
+        run = state.points[point.name].run
+        asked = [state.evaluations[point.name, each.name] for each in plan.evaluations]
+        if state.points[point.name].status != "done" or run is None or all(each.status == "done" for each in asked):
+            continue
+        if not (attempt_folder(store, run.run_id) / MODEL_FOLDER / WEIGHTS).is_file():
+            lost.append(point.name)
+    if lost:
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise BadInput(
+            f"model of {lost[0]}{more}",
+            seen="missing in the store",
+            allowed="the model of a finished point, for the evaluations that it still lacks",
+            hint="Bring the store's attempts folder back, or delete the point's run in MLflow to train it again",
+        )
+
+
+def version_warnings(state: GridState) -> list[str]:
+    """Finished points that another version of the code made: said, never a reason to train again."""
+    now = code_version()
+    others: dict[str, int] = {}
+    for standing in state.points.values():
+        if standing.status != "done" or standing.run is None:
+            continue
+        tags = standing.run.tags
+        commit = tags.get("commit", "")
+        if tags.get("version") != now.package or commit != now.commit:
+            name = f"{tags.get('version', 'unknown')}{f' ({commit[:10]})' if commit else ''}"
+            others[name] = others.get(name, 0) + 1
+    return [f"{count} finished points were made by gridlaw {name}; this is {now}" for name, count in others.items()]
 
 
 def _by_name(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:

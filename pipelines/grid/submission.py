@@ -18,7 +18,13 @@ from gridlaw.pipelines.grid.collect import collect, hardware_text
 from gridlaw.pipelines.grid.driver import Capacity, Driver, Problem
 from gridlaw.pipelines.grid.laws import LawBook
 from gridlaw.pipelines.grid.records import Records
-from gridlaw.pipelines.grid.state import GridState, read_state, refuse_drift
+from gridlaw.pipelines.grid.state import (
+    GridState,
+    read_state,
+    refuse_drift,
+    refuse_lost_models,
+    version_warnings,
+)
 from gridlaw.pipelines.grid.tasks import TaskBuilder
 from gridlaw.pipelines.plan import GridPlan
 from gridlaw.pipelines.report.data import ReportData
@@ -96,6 +102,9 @@ def run_grid(plan: GridPlan, *, rerun: bool = False, watcher: Watcher) -> Ended:
             already_done=True,
             report=report_path(store, plan),
         )
+    refuse_lost_models(plan, state, store)
+    for warning in version_warnings(state):
+        watcher.say(f"warning: {warning}")
     accelerator = _check_machine(plan)
     store = place.store(create=True)
     with _stop_requests() as stop, Lease.acquire(store, plan.spec.name) as lease:

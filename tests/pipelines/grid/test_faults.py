@@ -1,4 +1,4 @@
-"""Points that fail, diverge, lose their worker or its memory: told apart, tried again where it helps, never contagious."""
+"""Points that fail, diverge, lose their worker or its memory: told apart, tried again where it helps, not contagious."""
 
 from __future__ import annotations
 
