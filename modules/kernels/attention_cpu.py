@@ -24,7 +24,7 @@ from gridlaw.modules.kernels.attention_rules import Visibility, query_places, vi
 _forward_kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _backward_kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
-MIN_BLOCK, MAX_BLOCK = 64, 512  # queries per call
+MIN_BLOCK, MAX_BLOCK = 64, 256  # queries per call; larger ones compute more masked scores, smaller ones cost calls
 
 
 def attention(
