@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "gridlaw.pipelines.cli.describe:describe",
         "Show an architecture at a scale: layers, parameters, FLOPs.",
     ),
+    "evaluate": ("gridlaw.pipelines.cli.evaluate:evaluate", "Evaluate a checkpoint, a point or a grid by hand."),
     "data": ("gridlaw.pipelines.cli.data:data", "Prepare data, train a tokenizer."),
     "fit": ("gridlaw.pipelines.cli.laws:fit", "Fit a scaling law to a table or to a grid in the ledger."),
     "suggest": ("gridlaw.pipelines.cli.laws:suggest", "Rank what to run next for a prediction, per FLOP."),
