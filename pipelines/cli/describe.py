@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import click
 
 from gridlaw.modules import catalog
+from gridlaw.platform.errors import BadInput
 
 
 @click.command()
@@ -17,16 +19,52 @@ from gridlaw.modules import catalog
     "--context", default=16_384, show_default=True, type=click.IntRange(min=1), help="Tokens of one sequence."
 )
 @click.option("--vocab-size", default=None, type=click.IntRange(min=1), help="Words; the papers' by default.")
+@click.option("--kernels", is_flag=True, help="Also say which kernels this machine would use (loads torch).")
+@click.option("--device", default=None, help="With --kernels: cpu or cuda; what is there when left out.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def describe(architecture: str, scale: str, context: int, vocab_size: int | None, as_json: bool) -> None:
+def describe(
+    architecture: str,
+    scale: str,
+    context: int,
+    vocab_size: int | None,
+    kernels: bool,
+    device: str | None,
+    as_json: bool,
+) -> None:
     """Show layers, parameters, FLOPs per token and decoding state of ARCHITECTURE at a scale."""
     description = catalog.describe(
         catalog.resolve_architecture(architecture), catalog.resolve_scale(scale), vocab_size=vocab_size, context=context
     )
+    chosen = _kernels(device) if kernels else []
     if as_json:
-        click.echo(json.dumps(description.to_dict()))
-    else:
-        _print(description)
+        click.echo(json.dumps(description.to_dict() | ({"kernels": chosen} if kernels else {})))
+        return
+    _print(description)
+    for row in chosen:
+        over = "; ".join(f"{name}: {reason}" for name, reason in row["passed_over"].items())
+        click.echo(
+            f"kernel of {row['operation']} on {row['device']}: {row['kernel']}{f' (not {over})' if over else ''}"
+        )
+
+
+def _kernels(device: str | None) -> list[dict[str, Any]]:
+    """What each operation runs on, and why the kernels before it were passed over."""
+    import torch
+
+    from gridlaw.modules.kernels.dispatch import choices
+
+    if device not in (None, "cpu", "cuda"):
+        raise BadInput("--device", seen=device, allowed="cpu or cuda")
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return [
+        {
+            "operation": choice.operation,
+            "device": name,
+            "kernel": choice.kernel,
+            "passed_over": dict(choice.passed_over),
+        }
+        for choice in choices(name)
+    ]
 
 
 def _print(description: catalog.Description) -> None:
