@@ -17,7 +17,8 @@ from gridlaw.modules.training.settings import OptimizerSettings, TrainingSetting
 
 def test_defaults_resolve_by_scale_and_survive_json():
     settings = TrainingSettings.from_dict({}, scale=SCALES["n2"])
-    assert settings.optimizer.lr == settings.optimizer.rest_lr == learning_rate("muon", 32) == 0.04
+    assert settings.optimizer.lr == learning_rate("muon", 32) == 0.036
+    assert settings.optimizer.rest_lr == 0.072
     assert TrainingSettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
 
 
@@ -29,7 +30,7 @@ def test_the_rate_falls_with_width():
 
 def test_the_rule_gives_adamw_a_higher_rate_for_what_is_no_hidden_matrix():
     optimizer = TrainingSettings.from_dict({"optimizer": {"name": "adamw"}}, scale=SCALES["n1"]).optimizer
-    assert (optimizer.lr, optimizer.rest_lr) == (0.012, 0.06)
+    assert (optimizer.lr, optimizer.rest_lr) == (0.016, 0.08)
 
 
 def test_a_given_rate_overrides_the_rule_for_all_parameters():
