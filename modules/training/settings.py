@@ -10,9 +10,11 @@ rate is in AdamW's units, of which it moves a matrix by 0.2 per step; AdamW alon
 smaller rate there than for the embedding. Held-out loss, nats per byte, on the embedded corpus (full attention, context
 256, 4,096 tokens a step, 116 to 119 steps of which 20 warm up, fp32, one seed), lr / rest_lr:
 
-    n1 muon    0.004 2.477    0.01 2.367    0.025 2.167    0.06 2.115    0.12 2.252    0.06/0.02 2.189    0.03/0.06 2.115
+    n1 muon    0.004 2.477    0.01 2.367    0.025 2.167    0.06 2.115    0.12 2.252
+               0.06/0.02 2.189    0.03/0.06 2.115    0.036/0.072 2.098 (the rule)
     n3 muon    0.025 2.107    0.06 2.180    0.027/0.054 1.988
-    n1 adamw   0.004 2.445    0.01 2.589    0.005/0.025 2.326    0.012/0.06 2.274    0.02/0.1 2.279
+    n1 adamw   0.004 2.445    0.01 2.589    0.005/0.025 2.326    0.012/0.06 2.274
+               0.02/0.1 2.279    0.016/0.08 2.318 (the rule)
     n3 adamw   0.005/0.025 2.184    0.008/0.04 2.110    0.012/0.06 2.087
 
 The fall with 1 / d_model follows what is usual for both at larger widths (about 1e-3 at S1 for AdamW); from n1 to n3 it

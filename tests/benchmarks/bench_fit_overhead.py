@@ -86,7 +86,6 @@ def compare(scale_name: str, given: argparse.Namespace, folder: Path, prepared: 
         context=CONTEXT,
         folder="",
         until_step=steps,
-        checkpoint_every_steps=max(1, steps // 2),
         accelerator="cpu",
     )
     torch.set_num_threads(1)
