@@ -16,6 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+SMALLEST_DECAY = 1e-30  # of fp32's 1e-38, so that products with ordinary numbers stay normal, too
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decays:
     """Decay factors of every chunk.
@@ -81,7 +84,7 @@ def decays(
     """
     total = _running_sum(log_gate_NBHC)
     last = total[..., -1:]
-    from_start, to_end, whole = total.exp().to(dtype), (last - total).exp().to(dtype), last[..., 0].exp().to(dtype)
+    from_start, to_end, whole = (_factor(x.clone()).to(dtype) for x in (total, last - total, last[..., 0]))
     between = _between(total[:1] if same_gates else total, dtype)
     if segment_NB1C is not None:
         last_segment = segment_NB1C[..., -1:]
@@ -110,7 +113,15 @@ def _between(total: Tensor, dtype: torch.dtype) -> Tensor:
         fine = (total - coarse).to(dtype)
         between += fine[..., :, None] - fine[..., None, :]
     future = torch.ones(chunk_size, chunk_size, dtype=torch.bool, device=total.device).triu_(1)
-    return between.masked_fill_(future, float("-inf")).exp_()
+    return _factor(between.masked_fill_(future, float("-inf")))
+
+
+def _factor(log_decay: Tensor) -> Tensor:
+    """exp, with 0 for what is too small to matter, in place.
+
+    Left alone, strong decays would be subnormal numbers, with which a CPU multiplies a hundred times slower.
+    """
+    return F.threshold_(log_decay.exp_(), SMALLEST_DECAY, 0.0)
 
 
 def gate_pairs(scores: Tensor, d_scores: Tensor) -> Tensor:

@@ -136,6 +136,16 @@ class _GatedDelta(torch.autograd.Function):
             return (*_backward(ctx, d_o, d_state), None, None, None)
 
 
+def _solve(lower: Tensor, right: Tensor, *, transposed: bool = False) -> Tensor:
+    """(I + L)^-1 right, or (I + L)^-T right, of the strict lower part L of `lower`; [..., C, D], contiguous.
+
+    It solves from the right side for the transposes: the solver works by columns, so it takes and gives these rows
+    as they lie, without two copies that transpose.
+    """
+    matrix = lower if transposed else lower.mT
+    return torch.linalg.solve_triangular(matrix, right.mT, upper=not transposed, left=False, unitriangular=True).mT
+
+
 def _forward(
     ctx: Any, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, initial_state: Tensor | None,
     segments: Tensor | None, scale: float, size: int,
@@ -159,7 +169,7 @@ def _forward(
     right = k_c.new_empty(*k_c.shape[:-1], value_dim + key_dim)
     torch.mul(v_c, beta_c, out=right[..., :value_dim])
     torch.mul(stack[:, :, :, 0], decay.from_start[..., None], out=right[..., value_dim:])
-    solved = torch.linalg.solve_triangular(scores[:, :, :, 0], right, upper=False, unitriangular=True)
+    solved = _solve(scores[:, :, :, 0], right)
 
     solved_v, solved_k = solved.reshape(matrices, size, -1).split((value_dim, key_dim), -1)
     k_end = (k_c * decay.to_end[..., None]).view(matrices, size, -1).mT
@@ -224,9 +234,7 @@ def _backward(ctx: Any, d_o: Tensor | None, d_state: Tensor | None) -> tuple[Ten
     d_k_end = torch.bmm(solved_m, d_added.mT).view_as(k_c)
     d_solved = torch.bmm(k_end, d_added)
     d_solved.baddbmm_(scores.view(matrices, -1, size)[:, size:].mT, d_read)
-    d_right = torch.linalg.solve_triangular(
-        scores[:, :, :, 0].mT, d_solved.view_as(solved), upper=True, unitriangular=True
-    )
+    d_right = _solve(scores[:, :, :, 0], d_solved.view_as(solved), transposed=True)
     torch.neg(d_right, out=d_stack[:, :, :, 0])
 
     d_scores = torch.bmm(d_stack.view(matrices, -1, value_dim + key_dim), solved_m.mT).view(scores.shape)
