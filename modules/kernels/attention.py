@@ -45,6 +45,9 @@ def attention(
     first_tokens: keys at the start that a window does not hide
     query_positions: [T], ascending, the queries' places among the keys; None for the last T
     """
+    if k.shape != v.shape or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
+        shapes = [tuple(x.shape) for x in (q, k, v)]
+        raise BadSetting("shapes of q, k, v", seen=shapes, allowed="[B, T, H, K] and twice [B, S, G, K]")
     if q.shape[2] % k.shape[2]:
         raise BadSetting("num_heads", seen=q.shape[2], allowed=f"a multiple of the {k.shape[2]} key/value heads")
     if k.shape[1] < q.shape[1]:

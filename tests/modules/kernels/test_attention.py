@@ -48,8 +48,8 @@ def make(
 
     inputs = [
         draw(batch_size, T, heads[0], head_dim),
-        draw(2, T + past, heads[1], head_dim),
-        draw(2, T + past, heads[1], head_dim),
+        draw(batch_size, T + past, heads[1], head_dim),
+        draw(batch_size, T + past, heads[1], head_dim),
     ]
     if sink:
         inputs.append(draw(heads[0]))
@@ -136,3 +136,5 @@ def test_mismatched_heads_and_keys_are_refused() -> None:
         attention(q, k, k)
     with pytest.raises(BadSetting, match="number of keys is 3; allowed: at least the 4"):
         attention(q, k[:, :3, :1], k[:, :3, :1])
+    with pytest.raises(BadSetting, match="shapes of q, k, v"):
+        attention(q[:, :, :2], k[:0], k[:0])
