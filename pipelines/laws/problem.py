@@ -10,16 +10,14 @@ import numpy as np
 
 from gridlaw.pipelines.laws.forms import Array, Design, Form
 from gridlaw.pipelines.laws.points import Points
-from gridlaw.pipelines.laws.solver import Loss, solve
+from gridlaw.pipelines.laws.solver import CONTINUATION, STAGE_ITERATIONS, STAGE_TOLERANCE, Loss, solve
 from gridlaw.pipelines.laws.starts import lattice, select
 from gridlaw.platform.errors import BadInput
 
 LOSSES = ("huber", "least-squares")
 MAX_EXPONENT = 20.0  # a term this steep is gone after one scale; beyond it coefficients leave the floats
 AGREEMENT = 1e-6  # starts agree when their objectives differ by at most this share of the best
-MEETING = (
-    1e-3  # starts whose centred parameters agree to this before the last stage go on as one, and count as agreeing
-)
+MEETING = 1e-3  # starts whose centred parameters agree to this after a smooth stage go on as one and count as agreeing
 RESCUE_STARTS = 24  # further starts for a resample whose first few do not agree
 
 
@@ -160,11 +158,18 @@ def _meet(theta_MK: Array, table_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 def _run_batch(problem: Problem, starts_BSK: Array, log_y_BP: Array, weight_BP: Array) -> Found:
     num, each, size = starts_BSK.shape
-    minimise = partial(solve, problem.design, loss=problem.loss, lower_MK=problem.lower_K, upper_MK=problem.upper_K)
+    minimise = partial(solve, problem.design, lower_MK=problem.lower_K, upper_MK=problem.upper_K, continuation=False)
     log_y_MP, weight_MP = np.repeat(log_y_BP, each, axis=0), np.repeat(weight_BP, each, axis=0)
-    smooth = minimise(starts_BSK.reshape(-1, size), log_y_MP, weight_MP, max_iterations=0)
-    first_M, sister_M = _meet(smooth.theta_MK, np.repeat(np.arange(num), each))
-    last = minimise(smooth.theta_MK[first_M], log_y_MP[first_M], weight_MP[first_M], continuation=False)
+    theta_MK, table_M, sister_M = starts_BSK.reshape(-1, size), np.repeat(np.arange(num), each), np.arange(num * each)
+    for factor in CONTINUATION if problem.loss.delta is not None else ():
+        smooth = minimise(
+            theta_MK, log_y_MP, weight_MP, loss=problem.loss.smoothed(factor), max_iterations=STAGE_ITERATIONS,
+            tolerance=STAGE_TOLERANCE,
+        )  # fmt: skip
+        first_M, place_M = _meet(smooth.theta_MK, table_M)
+        theta_MK, table_M, sister_M = smooth.theta_MK[first_M], table_M[first_M], place_M[sister_M]
+        log_y_MP, weight_MP = log_y_MP[first_M], weight_MP[first_M]
+    last = minimise(theta_MK, log_y_MP, weight_MP, loss=problem.loss)
     sister_BS = sister_M.reshape(num, each)
     value_BS, converged_BS = last.objective_M[sister_BS], last.converged_M[sister_BS]
     best_B = value_BS.argmin(axis=1)

@@ -22,6 +22,8 @@ import numpy as np
 from gridlaw.pipelines.laws.forms import Array, Design
 
 CONTINUATION = (64.0, 16.0, 4.0)
+STAGE_ITERATIONS = 8
+STAGE_TOLERANCE = 1e-4
 _TINY = 1e-300
 
 
@@ -74,7 +76,6 @@ def solve(
     lower_MK: Array,
     upper_MK: Array,
     max_iterations: int = 200,
-    stage_iterations: int = 8,
     tolerance: float = 1e-9,
     continuation: bool = True,
 ) -> Solutions:
@@ -93,7 +94,7 @@ def solve(
     if continuation and loss.delta is not None:
         for factor in CONTINUATION:
             smooth = _Run(design, theta_MK, log_y_MP, weight_MP, loss.smoothed(factor), lower_MK, upper_MK)
-            smooth.iterate(stage_iterations, 1e-4)
+            smooth.iterate(STAGE_ITERATIONS, STAGE_TOLERANCE)
             theta_MK = smooth.theta_MK
             iterations_M += smooth.iterations_M
     run = _Run(design, theta_MK, log_y_MP, weight_MP, loss, lower_MK, upper_MK)
