@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
 SMALLEST_DECAY = 1e-30  # of fp32's 1e-38, so that products with ordinary numbers stay normal, too
 
 
@@ -121,7 +120,7 @@ def _factor(log_decay: Tensor) -> Tensor:
 
     Left alone, strong decays would be subnormal numbers, with which a CPU multiplies a hundred times slower.
     """
-    return F.threshold_(log_decay.exp_(), SMALLEST_DECAY, 0.0)
+    return torch.threshold_(log_decay.exp_(), SMALLEST_DECAY, 0.0)
 
 
 def gate_pairs(scores: Tensor, d_scores: Tensor) -> Tensor:
