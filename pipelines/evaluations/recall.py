@@ -3,7 +3,9 @@
 Lines ``\\n key value`` stand evenly spread over held-out text; at its end each key is asked for by itself, from a copy
 of the caches, so no answer can be found by excluding earlier ones. Values are different within a text and assigned to
 keys at random: a model that does not connect key and value ranks the right one of ``pairs`` first in 1 / pairs of the
-cases, exactly, also if it knows which values occurred. Beside the ranking, the most likely token of the whole
+cases, exactly, also if it knows which values occurred. Such a model
+answers alike for all keys of a text, so exactly one of them is right: its spread is below the binomial one, and the
+interval and the sigmas told are on the wide side. Beside the ranking, the most likely token of the whole
 vocabulary is compared. The same lines are what ``generate:mqar`` trains on.
 """
 
