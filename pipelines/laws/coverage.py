@@ -182,11 +182,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--designs", nargs="+", choices=["identified", "unidentified"], default=["identified", "unidentified"]
     )
+    parser.add_argument("--methods", nargs="+", choices=[*METHODS, PROFILE], default=[*METHODS, PROFILE])
     chosen = parser.parse_args(arguments)
     for design in (design for design in DESIGNS if design.name.split(":")[0] in chosen.designs):
         for correlation in chosen.correlations:
             case = replace(design, trunk_correlation=correlation)
-            frame = measure(case, num_tables=chosen.tables, num_resamples=chosen.resamples, level=chosen.level)
+            frame = measure(
+                case,
+                methods=chosen.methods,
+                num_tables=chosen.tables,
+                num_resamples=chosen.resamples,
+                level=chosen.level,
+            )
             print(
                 f"\n{design.name}, trunk correlation {correlation:g}, nominal {chosen.level:g}, {chosen.tables} tables"
             )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gridlaw.pipelines.laws.fit import LawFit
 
 METHODS = ("noise", "noise-trunks", "points", "trunks")
-DEFAULT_METHOD = "noise"
+DEFAULT_METHOD = "noise-trunks"
 REFIT_STARTS = 3  # per resample, besides the full fit's optimum; doubtful ones get more (problem.RESCUE_STARTS)
 MIN_TRUNK_DOF = 0.9  # with less the fit absorbs what trunks have in common
 MAX_CORRELATION = 0.95

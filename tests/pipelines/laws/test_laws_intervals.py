@@ -12,7 +12,7 @@ from gridlaw.pipelines.laws.coverage import IDENTIFIED, UNIDENTIFIED, measure
 from gridlaw.pipelines.laws.diagnostics import compare_forms, influence, leave_one_scale_out, residual_table, residuals
 from gridlaw.pipelines.laws.fit import LawFit, fit_law, law_problem
 from gridlaw.pipelines.laws.forms import Design, get_form
-from gridlaw.pipelines.laws.intervals import draw_tables, estimate_noise, usable_weights
+from gridlaw.pipelines.laws.intervals import DEFAULT_METHOD, draw_tables, estimate_noise, usable_weights
 from gridlaw.pipelines.laws.optimum import compute_optimal
 from gridlaw.pipelines.laws.points import check_points
 from gridlaw.pipelines.laws.problem import best_fits, make_problem
@@ -226,6 +226,6 @@ def test_default_intervals_cover_near_nominal_over_400_tables(design, capsys: py
     with capsys.disabled():
         print(f"\n{design.name}\n{frame.to_string(index=False)}")
     assert (frame.tables == 400).all()
-    default = frame[(frame.method == "noise")]
+    default = frame[frame.method == DEFAULT_METHOD]
     # far from tuned: four standard errors of 400 tables, and small tables are allowed to err on the safe side
     assert (default.coverage > 0.84).all()
