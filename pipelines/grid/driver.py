@@ -35,6 +35,8 @@ MAX_ATTEMPTS = 3
 WAIT_SECONDS = 0.5
 STOP_SECONDS = 8.0
 """How long running tasks may take to save after being asked to stop."""
+_SHORT = 1e30
+"""Priority of branches and evaluations: short against trunks, and laws are refitted as soon as they are done."""
 LEDGER_RETRY_SECONDS = 3.0
 LEDGER_PATIENCE_SECONDS = 120.0
 """How long the driver waits for a ledger that is away, once nothing runs any more."""
@@ -105,7 +107,7 @@ class Driver:
         """Work until nothing is left, or until asked to stop; returns the reason to stop, or nothing."""
         for refit in self.laws.outdated():
             self._add_refit(*refit)
-        while self._ends or not self.graph.finished():
+        while self._work_left():
             reason = self.should_stop() or self._fatal
             if reason:
                 self._stop(reason)
@@ -115,6 +117,13 @@ class Driver:
             self.tick(self)
         self.records.finish_laws()
         return ""
+
+    def _work_left(self) -> bool:
+        """With all else done, laws that were fitted quickly are fitted a last time."""
+        if self._ends or not self.graph.finished():
+            return True
+        added = [self._add_refit(*refit) for refit in self.laws.outdated()]
+        return any(added)
 
     def _advance(self) -> None:
         """Write what ended into the ledger, in order, and start what is ready.
@@ -208,23 +217,34 @@ class Driver:
         for point in undone:
             segment = ("segment", trunk.name, point.trunk_steps)
             depends = (segment,) if segment in self.graph.nodes else begin
-            cost = (point.total_steps - point.trunk_steps) * trunk.batch_tokens * trunk.flops_per_token
-            self.graph.add(Node(key=("decay", point.name), depends_on=depends, priority=cost))
+            priority = _SHORT if point.trunk_steps else point.train_flops
+            self.graph.add(Node(key=("decay", point.name), depends_on=depends, priority=priority))
 
     def _add_evaluation(self, trunk: TrunkPlan, point: PointPlan, evaluation: Evaluation) -> None:
         decay: NodeKey = ("decay", point.name)
         depends = (decay,) if decay in self.graph.nodes else (("prepare", trunk.data.folder),)
-        self.graph.add(Node(key=("evaluate", point.name, evaluation.name), depends_on=depends))
+        self.graph.add(Node(key=("evaluate", point.name, evaluation.name), depends_on=depends, priority=_SHORT))
 
-    def _add_refit(self, law: int, architecture: str, num_points: int) -> None:
-        key: NodeKey = ("refit", law, architecture, num_points)
-        if key not in self.graph.nodes:
-            earlier = [
-                n.key
-                for n in self.graph.of_kind("refit")
-                if n.key[1:3] == key[1:3] and n.state in ("waiting", "running")
-            ]
-            self.graph.add(Node(key=key, depends_on=tuple(earlier), priority=float("inf")))
+    def _add_refit(self, law: int, architecture: str, num_points: int, num_resamples: int) -> bool:
+        """After the refits of the same law that wait or run; False if there was one of these points already."""
+        key: NodeKey = ("refit", law, architecture, num_points, num_resamples)
+        if key in self.graph.nodes:
+            return False
+        earlier = [
+            node.key
+            for node in self.graph.of_kind("refit")
+            if node.key[1:3] == key[1:3] and node.state in ("waiting", "running")
+        ]
+        self.graph.add(Node(key=key, depends_on=tuple(earlier), priority=float("inf")))
+        return True
+
+    def _more_to_come(self, architecture: str) -> bool:
+        """Whether points of an architecture are still to be trained or evaluated."""
+        return any(
+            node.state in ("waiting", "running") and self._points[str(node.key[1])].id.architecture == architecture
+            for kind in ("decay", "evaluate")
+            for node in self.graph.of_kind(kind)
+        )
 
     # Starting
 
@@ -268,8 +288,9 @@ class Driver:
             return kind, self.tasks.prepare(self.plan.data[str(node.key[1])]), f"prepare {node.key[1]}"
         if kind == "refit":
             law, architecture = self.plan.laws[int(node.key[1])], str(node.key[2])
-            self._fitted[node.key] = self.laws.identity_of(int(node.key[1]), architecture)
-            return kind, self.laws.task(int(node.key[1]), architecture), f"refit {law.name} {law.form} {architecture}"
+            index, resamples = int(node.key[1]), int(node.key[4])
+            self._fitted[node.key] = self.laws.identity_of(index, architecture, resamples)
+            return kind, self.laws.task(index, architecture, resamples), f"refit {law.name} {law.form} {architecture}"
         trunk = self._trunk_of(node)
         parent = None if trunk.parent is None else self.records.run_ids[trunk.parent.name]
         micro_batch = self._micro_batch.get(trunk.name)
@@ -328,13 +349,15 @@ class Driver:
     def _evaluate_done(self, node: Node, result: dict[str, Any]) -> None:
         point, evaluation = self._points[str(node.key[1])], self._evaluations[str(node.key[2])]
         self.records.finish_evaluation(point, evaluation, result)
-        for refit in self.laws.gained(point, evaluation, result["metrics"]):
+        more = self._more_to_come(point.id.architecture)
+        for refit in self.laws.gained(point, evaluation, result["metrics"], more_to_come=more):
             self._add_refit(*refit)
 
     def _refit_done(self, node: Node, result: dict[str, Any]) -> None:
         law, architecture = int(node.key[1]), str(node.key[2])
         values, fingerprint = self._fitted[node.key]
         self.records.refitted(self.plan.laws[law], architecture, fingerprint, values, result)
+        self.laws.fitted(law, architecture, fingerprint)
 
     def _failed(self, node: Node, failure: Failure) -> None:
         if failure.kind in TRY_AGAIN and node.attempts < MAX_ATTEMPTS and self._lighten(node, failure):

@@ -10,8 +10,12 @@ from gridlaw.pipelines.laws.forms import get_form
 from gridlaw.pipelines.plan import GridPlan, LawPlan, PointPlan
 from gridlaw.platform import identity
 
-Refit = tuple[int, str, int]
-"""(position of the law, architecture, number of fitted points)."""
+Refit = tuple[int, str, int, int]
+"""(position of the law, architecture, number of measured points, resamples of the intervals)."""
+
+QUICK_RESAMPLES = 200
+"""While more points are on their way: a refit costs a fifth, and its interval is replaced by the next."""
+FINAL_RESAMPLES = 1000
 
 
 class LawBook:
@@ -21,38 +25,46 @@ class LawBook:
         self._plan, self._state = plan, state
         self._metrics = {point.name: state.metrics(point.name) for point in plan.points}
         self._trunks = {trunk.name: trunk for trunk in plan.trunks}
+        self._fitted: dict[tuple[int, str], str] = {}
         self.architectures = tuple(dict.fromkeys(trunk.architecture for trunk in plan.trunks))
 
     def outdated(self) -> list[Refit]:
-        """Laws whose run is missing, unfinished or of other points than there are now."""
+        """Laws whose newest fit is missing, unfinished, quick, or of other points than there are now."""
         found = []
         for index, law in enumerate(self._plan.laws):
             for architecture in self.architectures:
                 run = self._state.laws.get(law_name(law, architecture))
-                current = (
-                    run is not None and run.finished and run.fingerprint == self.identity_of(index, architecture)[1]
-                )
-                if not current:
-                    found += self._refit(index, architecture)
+                stored = run.fingerprint if run is not None and run.finished else ""
+                newest = self._fitted.get((index, architecture), stored)
+                if newest != self.identity_of(index, architecture, FINAL_RESAMPLES)[1]:
+                    found += self._refit(index, architecture, FINAL_RESAMPLES)
         return found
 
-    def gained(self, point: PointPlan, evaluation: Evaluation, metrics: dict[str, float]) -> list[Refit]:
-        """Take a point's new metrics in; the refits that they call for."""
+    def fitted(self, index: int, architecture: str, fingerprint: str) -> None:
+        """A fit is in the ledger."""
+        self._fitted[index, architecture] = fingerprint
+
+    def gained(
+        self, point: PointPlan, evaluation: Evaluation, metrics: dict[str, float], *, more_to_come: bool
+    ) -> list[Refit]:
+        """Take a point's new metrics in; the refits that they call for. more_to_come: for this architecture."""
         self._metrics[point.name].update(metrics)
         found = []
         for index, law in enumerate(self._plan.laws):
             measured = law.metric in metrics and law.metric in evaluation.kind.metrics
             if measured and law.roles.get(point.name) in ("fit", "verify"):
-                found += self._refit(index, point.id.architecture)
+                resamples = QUICK_RESAMPLES if more_to_come else FINAL_RESAMPLES
+                found += self._refit(index, point.id.architecture, resamples)
         return found
 
-    def task(self, index: int, architecture: str) -> dict[str, Any]:
+    def task(self, index: int, architecture: str, num_resamples: int) -> dict[str, Any]:
         """The refit stage's task: every point of the architecture that has its value now."""
         law = self._plan.laws[index]
         return {
             "architecture": architecture,
             "target": law.target,
             "form": law.form,
+            "num_resamples": num_resamples,
             "points": [
                 {
                     "name": point.name,
@@ -68,7 +80,7 @@ class LawBook:
             "excluded": self._excluded(law, architecture),
         }
 
-    def identity_of(self, index: int, architecture: str) -> tuple[dict[str, Any], str]:
+    def identity_of(self, index: int, architecture: str, num_resamples: int) -> tuple[dict[str, Any], str]:
         """Identity and fingerprint of the fit to what is there now: evaluations' fingerprints and fit settings."""
         law = self._plan.laws[index]
         prints: dict[str, list[str]] = {"fit": [], "verify": []}
@@ -76,17 +88,19 @@ class LawBook:
             evaluation = next(each for each in self._plan.evaluations if law.metric in each.kind.metrics)
             prints[law.roles[point.name]].append(self._plan.evaluation_fingerprint(point, evaluation))
         values = identity.law_identity(
-            fitted=prints["fit"], verified=prints["verify"], fit={"target": law.target, "form": law.form}
+            fitted=prints["fit"],
+            verified=prints["verify"],
+            fit={"target": law.target, "form": law.form, "num_resamples": num_resamples},
         )
         return values, identity.fingerprint(values)
 
-    def _refit(self, index: int, architecture: str) -> list[Refit]:
+    def _refit(self, index: int, architecture: str, num_resamples: int) -> list[Refit]:
         """A refit once the form has as many points as parameters; the number of points tells refits apart."""
         law = self._plan.laws[index]
         measured = self._measured(law, architecture)
         fitted = sum(law.roles[point.name] == "fit" for point in measured)
         enough = fitted >= get_form(law.form).num_parameters
-        return [(index, architecture, len(measured))] if enough else []
+        return [(index, architecture, len(measured), num_resamples)] if enough else []
 
     def _measured(self, law: LawPlan, architecture: str) -> list[PointPlan]:
         return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gridlaw.pipelines.grid.laws import LawBook
+from gridlaw.pipelines.grid.laws import LawBook, Refit
 from gridlaw.pipelines.grid.state import GridState, law_name, read_state
 from gridlaw.pipelines.grid.submission import Place
 from gridlaw.pipelines.plan import GridPlan, TrunkPlan, summary_costs
@@ -57,7 +57,7 @@ def preview(plan: GridPlan) -> dict[str, Any]:
         "name": plan.spec.name,
         "points": points,
         "trunks": [_trunk(state, trunk) for trunk in plan.trunks],
-        "laws_to_fit": [law_name(plan.laws[index], architecture) for index, architecture, _ in _behind(plan, state)],
+        "laws_to_fit": [law_name(plan.laws[index], architecture) for index, architecture, *_ in _behind(plan, state)],
         "totals": _totals(plan, state, ledger is not None),
         "data": [
             {"folder": each.folder, "sources": [part["source"] for part in each.declaration["mixture"]]}
@@ -168,7 +168,7 @@ def _action(words: str, undone: Sequence[str], status: str) -> str:
     return words
 
 
-def _behind(plan: GridPlan, state: GridState) -> list[tuple[int, str, int]]:
+def _behind(plan: GridPlan, state: GridState) -> list[Refit]:
     return LawBook(plan, state).outdated()
 
 

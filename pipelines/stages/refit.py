@@ -20,8 +20,8 @@ CURVE_MARGIN = 1.5
 def refit(task: dict[str, Any]) -> dict[str, Any]:
     """Fit, predict the held-out points, sample curves for the report.
 
-    task: architecture, target, form, excluded (name → why), points: a list of {name, scale, num_params, tokens, value
-    (the metric, or None where unknown), trunk, role}. Returns {row: LawRow as a dict, fit: LawFit as a dict or None,
+    task: architecture, target, form, num_resamples, excluded (name → why), and points: a list of {name, scale,
+    num_params, tokens, value (the metric), trunk, role}. Returns {row: LawRow as a dict, fit: LawFit as a dict or None,
     seconds}. Points that allow no fit give a row without parameters and the reason.
     """
     started = time.perf_counter()
@@ -35,6 +35,7 @@ def refit(task: dict[str, Any]) -> dict[str, Any]:
             [point["tokens"] for point in fitted],
             [point["value"] for point in fitted],
             form=task["form"],
+            num_resamples=task["num_resamples"],
             groups=[point["trunk"] for point in fitted],
         )
     except BadInput as error:

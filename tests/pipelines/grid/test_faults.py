@@ -1,4 +1,4 @@
-"""Points that fail, diverge, lose their worker or its memory: told apart, tried again where it helps, not contagious."""
+"""Points that fail, diverge, lose their worker or its memory: told apart, retried where it helps, not contagious."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def place(new_workplace: Callable[[], Any]) -> Any:
         faulty("killed-always", fault="kill", after=1),
         faulty("little-memory", fault="memory", after=3),
     ]
-    place.write(
-        {"architectures": architectures, "scales": ["n1"], "laws": [], "run": {"checkpoint_every_steps": 2}}
-    )
+    place.write({"architectures": architectures, "scales": ["n1"], "laws": [], "run": {"checkpoint_every_steps": 2}})
     place.done = place.run()
     place.points = {run.data.tags["gridlaw.name"]: run for run in place.runs("point")}
     place.trunks = {run.data.tags["gridlaw.architecture"]: run for run in place.runs("trunk")}

@@ -142,9 +142,7 @@ def test_a_killed_driver_is_followed_by_one_that_does_only_what_is_missing(
 
 
 @pytest.mark.slow
-def test_a_driver_killed_at_ten_random_moments(
-    new_workplace: Callable[[], Any], undisturbed: dict[str, float]
-) -> None:
+def test_a_driver_killed_at_ten_random_moments(new_workplace: Callable[[], Any], undisturbed: dict[str, float]) -> None:
     place = new_workplace()
     place.write(LONGER)
     rng = random.Random(20261129)
