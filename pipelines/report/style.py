@@ -78,6 +78,7 @@ th,td{padding:5px 14px 5px 0;text-align:right;vertical-align:baseline;border-bot
 thead td{border:0}
 caption span{position:sticky;left:0;display:inline-block;max-width:min(76ch,calc(100vw - 48px))}
 thead th{border-bottom:1.5px solid var(--ink);vertical-align:bottom;font-weight:600}
+@media (min-width:601px){wbr{display:none} thead th{white-space:normal}}
 thead .group{text-align:center;border-bottom:1px solid var(--line)}
 th.text,td.text{text-align:left} td.wrap{white-space:normal;min-width:15rem;overflow-wrap:break-word}
 tbody th,thead th:first-child{text-align:left;font-weight:600}
