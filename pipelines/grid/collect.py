@@ -61,7 +61,7 @@ def collect(
         grid=_summary(plan),
         points=points,
         trunks=trunks,
-        laws=_laws(plan, ledger, state),
+        laws=_laws(plan, ledger, state, points),
         failures=tuple(_failure(run, plan) for run in failed.values()),
         savings=Savings(
             tokens_trained=trained,
@@ -174,17 +174,31 @@ def _trunk(ledger: Ledger, state: GridState, trunk: TrunkPlan, failed: dict[str,
     )
 
 
-def _laws(plan: GridPlan, ledger: Ledger, state: GridState) -> tuple[LawRow, ...]:
+def _laws(plan: GridPlan, ledger: Ledger, state: GridState, points: Sequence[PointRow]) -> tuple[LawRow, ...]:
+    """The newest fit of every law; points that failed are named as left out."""
     rows = []
     for law in plan.laws:
         for architecture in dict.fromkeys(trunk.architecture for trunk in plan.trunks):
             run = state.laws.get(law_name(law, architecture))
             kept = ledger.read_json(run.run_id, LAW) if run is not None else None
-            if kept is not None:
-                rows.append(LawRow.from_dict(kept["row"]))
-            else:
-                reason = "too few of its points are done"
-                rows.append(LawRow(target=law.target, architecture=architecture, form=law.form, reason=reason))
+            row = (
+                LawRow.from_dict(kept["row"])
+                if kept is not None
+                else LawRow(
+                    target=law.target,
+                    architecture=architecture,
+                    form=law.form,
+                    reason="too few of its points are done",
+                )
+            )
+            left_out = {
+                point.name: f"{point.status}: {point.reason}"
+                for point in points
+                if point.architecture == architecture
+                and point.status in ("failed", "diverged", "blocked")
+                and law.roles.get(point.name) in ("fit", "verify")
+            }
+            rows.append(replace(row, excluded=row.excluded | left_out))
     return tuple(rows)
 
 

@@ -49,10 +49,7 @@ def make_fit_command(load_grid: GridLoader | None = None) -> click.Command:
         mapped = dict(_pair(text, "columns", "ROLE=COLUMN") for text in columns)
         bounds = dict(_bound(text) for text in options.pop("bound"))
         options["num_resamples"] = options.pop("resamples")
-        if load_grid is not None and not Path(source).exists() and not Path(source).suffix:
-            frame = load_grid(source)
-        else:
-            frame = read_table(source)
+        frame = load_grid(source) if load_grid is not None and _is_grid(source) else read_table(source)
         target = options.pop("target")
         results = fit_frame(frame, target, columns=mapped, bounds=bounds, **options)
         if as_json:
@@ -61,6 +58,12 @@ def make_fit_command(load_grid: GridLoader | None = None) -> click.Command:
             show(results, places)
 
     return fit_command
+
+
+def _is_grid(source: str) -> bool:
+    """A grid file, or a word that is no file: the name of a shipped grid."""
+    path = Path(source)
+    return path.suffix in (".yaml", ".yml") or (not path.suffix and not path.exists())
 
 
 def _pair(text: str, option: str, form: str) -> tuple[str, str]:
