@@ -28,6 +28,7 @@ from gridlaw.platform.ledger.records import RunRecord
 from gridlaw.platform.ledger.version import code_version
 
 CURVE_POINTS = 200
+TRAIN_LOSS = "train_loss"
 _VERSIONS = ("gridlaw", "torch", "lightning", "ray", "mlflow")
 
 
@@ -157,7 +158,7 @@ def _trunk(ledger: Ledger, state: GridState, trunk: TrunkPlan, failed: dict[str,
         return row
     steps = int(run.number("steps") or 0)
     seconds = run.number("seconds")
-    curve = ledger.metric_history(run.run_id, "loss")
+    curve = ledger.metric_history(run.run_id, TRAIN_LOSS)
     thinned = curve[:: max(1, len(curve) // CURVE_POINTS)]
     return replace(
         row,

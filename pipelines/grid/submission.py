@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from gridlaw.pipelines.grid.collect import collect, hardware_text
 from gridlaw.pipelines.grid.driver import Capacity, Driver, Problem
@@ -107,7 +107,7 @@ def run_grid(plan: GridPlan, *, rerun: bool = False, watcher: Watcher) -> Ended:
         watcher.say(f"warning: {warning}")
     accelerator = _check_machine(plan)
     store = place.store(create=True)
-    with _stop_requests() as stop, Lease.acquire(store, plan.spec.name) as lease:
+    with StopRequests() as stop, Lease.acquire(store, plan.spec.name) as lease:
         return _submit(plan, place, store, lease, stop, accelerator=accelerator, rerun=rerun, watcher=watcher)
 
 
@@ -149,7 +149,7 @@ def _submit(
     place: Place,
     store: Store,
     lease: Lease,
-    stop: Callable[[], int],
+    stop: StopRequests,
     *,
     accelerator: str,
     rerun: bool,
@@ -166,7 +166,9 @@ def _submit(
             accelerator=accelerator,
             stop_file=str(Path(store.address) / "stops" / records.parent_id),
         )
-        driver = _driver(plan, records, store, tasks, cluster.result(), lease, stop, accelerator, watcher)
+        ray = cluster.result()
+        stop.install()
+        driver = _driver(plan, records, store, tasks, ray, lease, stop, accelerator, watcher)
         reason = driver.run()
     finally:
         cluster.shutdown()
@@ -209,7 +211,7 @@ def _driver(
     tasks: TaskBuilder,
     cluster: Cluster,
     lease: Lease,
-    stop: Callable[[], int],
+    stop: StopRequests,
     accelerator: str,
     watcher: Watcher,
 ) -> Driver:
@@ -332,22 +334,35 @@ def _check_machine(plan: GridPlan) -> str:
     return accelerator
 
 
-@contextmanager
-def _stop_requests() -> Iterator[Callable[[], int]]:
-    """Within, Ctrl-C and SIGTERM are remembered instead of ending the process; a second Ctrl-C ends it."""
-    seen: list[int] = []
+class StopRequests:
+    """Ctrl-C and SIGTERM are remembered instead of ending the process; a second Ctrl-C ends it.
 
-    def remember(signum: int, frame: FrameType | None) -> None:
-        if seen and signum == signal.SIGINT:
+    ``install`` again after Ray has started: Ray puts its own handler in place, which prints a stack trace on SIGTERM
+    and aborts.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> int:
+        """The first signal, or 0."""
+        return self._seen[0] if self._seen else 0
+
+    def install(self) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            before = signal.signal(each, self._remember)
+            self._before.setdefault(each, before)
+
+    def _remember(self, signum: int, frame: FrameType | None) -> None:
+        if self._seen and signum == signal.SIGINT:
             raise KeyboardInterrupt
-        seen.append(signum)
+        self._seen.append(signum)
 
-    before = {each: signal.signal(each, remember) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: seen[0] if seen else 0
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+    def __enter__(self) -> StopRequests:
+        self.install()
+        return self
 
-
-__all__ = ["Ended", "Place", "Watcher", "run_grid", "write_report"]
+    def __exit__(self, *error: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler if handler is not None else signal.SIG_DFL)

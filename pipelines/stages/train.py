@@ -18,6 +18,9 @@ from gridlaw.modules.training.job import FitJob
 from gridlaw.platform.ledger.journal import Journal
 from gridlaw.platform.progress import ProgressWriter
 
+TRAIN_LOSS = "train_loss"
+"""The training loss in the ledger: ``loss`` there is the evaluation's, and both stand on a point's run."""
+
 
 class JournalLogger(Logger):
     """Lightning's logger that appends to a journal; hyperparameters are the driver's to record."""
@@ -35,7 +38,8 @@ class JournalLogger(Logger):
         return ""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        self._journal.log(metrics, step=step or 0)
+        named = {TRAIN_LOSS if name == "loss" else name: value for name, value in metrics.items()}
+        self._journal.log(named, step=step or 0)
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         return None

@@ -35,7 +35,10 @@ class OptimizerSection(Section):
         default="muon", description="muon (AdamW for what is no hidden matrix) or adamw"
     )
     lr: Positive | None = Field(default=None, description="peak learning rate; left out: the documented rule by scale")
-    adamw_lr: Positive | None = Field(default=None, description="peak rate of AdamW's groups beside Muon; left out: lr")
+    rest_lr: Positive | None = Field(
+        default=None,
+        description="peak rate of all but the hidden matrices; left out: lr, or by the rule with lr",
+    )
     weight_decay: float | None = Field(default=None, ge=0, description="decoupled, on matrices only; 0.1")
     momentum: float | None = Field(default=None, ge=0, lt=1, description="Muon's momentum; 0.95")
     nesterov: bool | None = Field(default=None, description="Muon's Nesterov momentum; true")

@@ -58,7 +58,7 @@ def test_a_diverged_trunk_is_tagged_and_sends_no_nan(place: Any) -> None:
     assert trunk.info.status == "FAILED"
     assert trunk.data.tags["gridlaw.diverged"] == "true"
     assert all(math.isfinite(value) for value in trunk.data.metrics.values())
-    losses = place.client().get_metric_history(trunk.info.run_id, "loss")
+    losses = place.client().get_metric_history(trunk.info.run_id, "train_loss")
     assert losses and all(math.isfinite(each.value) for each in losses)
 
 

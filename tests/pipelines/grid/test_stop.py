@@ -64,7 +64,7 @@ def check_nothing_lost_nothing_twice(place: Any, undisturbed: dict[str, float]) 
         names = [run.data.tags["gridlaw.name"] for run in place.runs(kind)]
         assert max(Counter(names).values()) == 1
     for run in [*place.runs("trunk"), *place.runs("point")]:
-        for metric in ("loss", "lr"):
+        for metric in ("train_loss", "lr"):
             steps = [each.step for each in client.get_metric_history(run.info.run_id, metric)]
             assert steps and max(Counter(steps).values()) == 1
 
@@ -105,7 +105,8 @@ def _workers(pid: int) -> list[int]:
     import psutil
 
     children = psutil.Process(pid).children(recursive=True)
-    return [child.pid for child in children if any(word.startswith("ray::") for word in child.cmdline())]
+    names = {child.pid: " ".join(child.cmdline()) for child in children}
+    return [pid for pid, name in names.items() if name.startswith("ray::") and "Agent" not in name]
 
 
 def _alive(pid: int) -> bool:
