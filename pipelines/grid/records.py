@@ -62,7 +62,10 @@ class Records:
         return self._open("point", point.name, point.fingerprint, tags=tags, params=params, identity=point.identity)
 
     def finish_point(self, point: PointPlan, result: dict[str, Any]) -> None:
-        """Training is over; evaluations add their metrics later."""
+        """Training is over; evaluations add their metrics later, those that are done already add them now.
+
+        They are when a point's run was deleted in MLflow and its evaluations' runs were not.
+        """
         run_id = self.run_ids[point.name]
         tags = {
             "checkpoint": f"{attempt_name(run_id)}/{MODEL_FOLDER}",
@@ -70,7 +73,7 @@ class Records:
             "executed_steps": result["executed_steps"],
             "seconds": result["seconds"],
         }
-        metrics = {"train_seconds": result["seconds"]}
+        metrics = {"train_seconds": result["seconds"]} | self.state.metrics(point.name)
         self._flush(point.name)
         self.ledger.finish_run(run_id, metrics=metrics, step=result["steps"], tags=tags)
         self.opened.discard(point.name)
