@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gridlaw.pipelines.laws.command import make_fit_command
+from gridlaw.pipelines.laws.command import make_compare_command, make_fit_command
 from gridlaw.platform.errors import BadInput
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def _load(grid: str) -> pd.DataFrame:
 
 
 fit = make_fit_command(_load)
+compare = make_compare_command(_load)
 
 
 @click.command()

@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "evaluate": ("gridlaw.pipelines.cli.evaluate:evaluate", "Evaluate a checkpoint, a point or a grid by hand."),
     "data": ("gridlaw.pipelines.cli.data:data", "Prepare data, train a tokenizer."),
     "fit": ("gridlaw.pipelines.cli.laws:fit", "Fit a scaling law to a table or to a grid in the ledger."),
+    "compare": ("gridlaw.pipelines.cli.laws:compare", "Compare architectures' laws at one N and D."),
     "suggest": ("gridlaw.pipelines.cli.laws:suggest", "Rank what to run next for a prediction, per FLOP."),
     "ui": ("gridlaw.pipelines.cli.ui:ui", "Open the MLflow UI for a local grid."),
 }

@@ -40,8 +40,18 @@ def make_fit_command(load_grid: GridLoader | None = None) -> click.Command:
     @click.option("--level", type=float, default=0.95, show_default=True, help="Of all intervals.")
     @click.option("--seed", type=int, default=0, show_default=True, help="Of the resampling.")
     @click.option("--at", multiple=True, metavar="N,D", help="Predict there, such as 476852480,4.77e11.")
+    @click.option("--diagnostics", is_flag=True, help="Residuals, leave one scale out, influence, forms side by side.")
+    @click.option("--figures", type=click.Path(path_type=Path), help="Folder for figures: HTML, SVG and PNG.")
     @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
-    def fit_command(source: str, as_json: bool, at: Sequence[str], columns: Sequence[str], **options: Any) -> None:
+    def fit_command(
+        source: str,
+        as_json: bool,
+        at: Sequence[str],
+        columns: Sequence[str],
+        diagnostics: bool,
+        figures: Path | None,
+        **options: Any,
+    ) -> None:
         """Fit a scaling law to SOURCE: a CSV, TSV or Parquet table, or a grid in the ledger."""
         from gridlaw.pipelines.laws.table import fit_frame, read_table  # scipy and pandas load only when asked for
 
@@ -56,8 +66,110 @@ def make_fit_command(load_grid: GridLoader | None = None) -> click.Command:
             click.echo(json.dumps(_as_json(results, places), indent=2))
         else:
             show(results, places)
+            if diagnostics:
+                _show_diagnostics(results)
+        if figures is not None:
+            _write_figures(results, figures)
 
     return fit_command
+
+
+def _show_diagnostics(results: Sequence[Any]) -> None:
+    from gridlaw.pipelines.laws import diagnostics
+
+    for result in results:
+        name = f"{result.architecture}: " if result.architecture else ""
+        tables = {
+            "log residuals by N and D/N": diagnostics.residual_table(result.law),
+            "outliers (robust z)": diagnostics.residuals(result.law).query("outlier"),
+            "fitted without one scale, errors there": diagnostics.leave_one_scale_out(result.law),
+            "influence of each point": diagnostics.influence(result.law),
+            "forms by error on points left out in turn": diagnostics.compare_forms(result.law),
+        }
+        for title, table in tables.items():
+            click.echo(f"\n{name}{title}")
+            click.echo(table.to_string(float_format=lambda value: f"{value:.4g}") if len(table) else "none")
+
+
+def _write_figures(results: Sequence[Any], folder: Path) -> None:
+    from gridlaw.pipelines.laws.figures import all_figures, save
+
+    laws = {result.architecture or "law": result.law for result in results}
+    held = {result.architecture or "law": result.verification for result in results if result.verification is not None}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in all_figures(laws, target=results[0].target, held_out=held).items():
+        for ending in (".html", ".svg", ".png"):
+            save(figure, folder / f"{name}{ending}")
+    click.echo(f"figures: {folder}", err=True)
+
+
+def make_compare_command(load_grid: GridLoader | None = None) -> click.Command:
+    """``gridlaw compare``: laws of several architectures against each other."""
+
+    @click.command("compare")
+    @click.argument("source")
+    @click.option("--target", default="loss", show_default=True, help="Column to fit, or log:COLUMN.")
+    @click.option("--at", required=True, metavar="N,D", help="Where they are compared, such as 476852480,4.77e11.")
+    @click.option("--margin", type=float, default=0.01, show_default=True, help="How near counts as met.")
+    @click.option("--form", default="nd", show_default=True, help="nd | nde | n | d | ne | de.")
+    @click.option("--exclude", multiple=True, help="Rows to leave out, such as 'scale=S1;D<2e9'.")
+    @click.option("--columns", multiple=True, metavar="ROLE=COLUMN", help="N=, D=, scale=, architecture=, seed=.")
+    @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+    def compare_command(
+        source: str, target: str, at: str, margin: float, columns: Sequence[str], as_json: bool, **options: Any
+    ) -> None:
+        """Rank architectures at one N and D, with gaps, and the budgets from which on they are within a margin."""
+        from gridlaw.pipelines.laws import compare
+        from gridlaw.pipelines.laws.table import fit_frame, read_table
+
+        n, d = _place(at)
+        frame = load_grid(source) if load_grid is not None and _is_grid(source) else read_table(source)
+        mapped = dict(_pair(text, "columns", "ROLE=COLUMN") for text in columns)
+        laws = {str(each.architecture): each.law for each in fit_frame(frame, target, columns=mapped, **options)}
+        ranking = compare.ranking(laws, n, d)
+        best = str(ranking.frame.architecture.iloc[0])
+        rows = []
+        for name in list(ranking.frame.architecture)[1:]:
+            gap = compare.gap(laws[name], laws[best], n, d)
+            meeting = compare.meeting_budget(laws[name], laws[best], n, margin=margin)
+            rows.append(
+                {
+                    "architecture": name,
+                    "gap": float(gap.gap),
+                    "low": float(gap.low),
+                    "high": float(gap.high),
+                    "within_margin_from_tokens": _finite(meeting.num_tokens),
+                    "within_margin_low": _finite(meeting.low),
+                    "within_margin_high": _finite(meeting.high),
+                    "never": float(meeting.never),
+                }
+            )
+        found = {
+            "num_params": n,
+            "num_tokens": d,
+            "margin": margin,
+            "ranking": ranking.frame.to_dict("records"),
+            "same_order": ranking.same_order,
+            "gaps_to_first": rows,
+        }
+        if as_json:
+            click.echo(json.dumps(found, indent=2))
+            return
+        click.echo(f"predicted {target} at N={n:g}, D={d:g}, lowest first; shares are of bootstrap resamples")
+        click.echo(ranking.frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+        click.echo(f"the whole order is the same in {ranking.same_order:.0%} of resamples")
+        for row in rows:
+            met = row["within_margin_from_tokens"]
+            click.echo(
+                f"{row['architecture']} − {best}: {row['gap']:.4g} ({row['low']:.4g} to {row['high']:.4g}); within "
+                f"{margin:g} " + (f"from D={met:.3g}" if met is not None else "nowhere in the range searched")
+            )
+
+    return compare_command
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if value == value and abs(value) != float("inf") else None
 
 
 def _is_grid(source: str) -> bool:

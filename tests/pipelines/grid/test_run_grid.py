@@ -121,6 +121,21 @@ def test_changed_settings_are_drift_shown_field_by_field_and_touch_nothing(finis
     assert len(finished.runs("point")) == 8
 
 
+def test_a_grid_in_the_ledger_is_fitted_and_what_to_run_next_suggested(finished: Any) -> None:
+    done = finished.gridlaw("fit", "grid.yaml", "--form", "d", "--resamples", "100", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [law["architecture"] for law in json.loads(done.stdout)["laws"]] == ["full", "swa-16"]
+    done = finished.gridlaw(
+        "suggest", "grid.yaml", "--at", "n1/40N", "--form", "d", "--flops", "1e12", "--write", "next.yaml"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "seed1" in done.stdout
+    done = finished.gridlaw("plan", "next.yaml", "--json")
+    points = {point["name"]: point["status"] for point in json.loads(done.stdout)["points"]}
+    assert sum(status == "done" for status in points.values()) == 8
+    assert len(points) > 8
+
+
 def test_a_budget_added_continues_trunks_and_trains_only_its_branches(finished: Any) -> None:
     """Last in this file: it changes the workplace."""
     old = {run.info.run_id: run.data.metrics["loss"] for run in finished.runs("point")}
