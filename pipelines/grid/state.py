@@ -18,7 +18,7 @@ from gridlaw.pipelines.plan import GridPlan, LawPlan, PointPlan, TrunkPlan
 from gridlaw.platform import identity
 from gridlaw.platform.errors import BadInput, Drift
 from gridlaw.platform.ledger.ledger import Ledger
-from gridlaw.platform.ledger.records import RunRecord, newest_first
+from gridlaw.platform.ledger.records import RunRecord, by_name
 from gridlaw.platform.ledger.version import code_version
 from gridlaw.platform.store.base import Store, attempt_name
 
@@ -91,7 +91,7 @@ def read_state(plan: GridPlan, ledger: Ledger | None, store: Store) -> GridState
     """Compare a plan with the ledger: four searches, whatever the number of points."""
     if ledger is None:
         return _standings(plan, {}, {}, {}, {}, None, store)
-    runs = {kind: _by_name(ledger.find_runs(kind)) for kind in ("trunk", "point", "evaluation", "law")}
+    runs = {kind: by_name(ledger.find_runs(kind)) for kind in ("trunk", "point", "evaluation", "law")}
     return _standings(plan, runs["trunk"], runs["point"], runs["evaluation"], runs["law"], ledger, store)
 
 
@@ -153,14 +153,6 @@ def version_warnings(state: GridState) -> list[str]:
             name = f"{tags.get('version', 'unknown')}{f' ({commit[:10]})' if commit else ''}"
             others[name] = others.get(name, 0) + 1
     return [f"{count} finished points were made by gridlaw {name}; this is {now}" for name, count in others.items()]
-
-
-def _by_name(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
-    grouped: dict[str, list[RunRecord]] = {}
-    for record in newest_first(records):
-        if not record.superseded:
-            grouped.setdefault(record.name, []).append(record)
-    return grouped
 
 
 def _standings(

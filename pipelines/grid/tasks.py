@@ -7,6 +7,7 @@ depends on an experiment's name.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gridlaw.modules.training import checkpoint_files
@@ -76,7 +77,7 @@ class TaskBuilder:
         }
 
     def data_folder(self, data: DataPlan) -> str:
-        return str(self.store.folder("data") / data_name(data.folder).removeprefix("data/"))
+        return str(Path(self.store.address) / data_name(data.folder))
 
     def model_folder(self, point_run_id: str) -> str:
         return str(attempt_folder(self.store, point_run_id) / MODEL_FOLDER)

@@ -16,10 +16,8 @@ from lightning.pytorch.loggers import Logger
 from gridlaw.modules.training.fit import fit
 from gridlaw.modules.training.job import FitJob
 from gridlaw.platform.ledger.journal import Journal
+from gridlaw.platform.ledger.records import TRAIN_LOSS
 from gridlaw.platform.progress import ProgressWriter
-
-TRAIN_LOSS = "train_loss"
-"""The training loss in the ledger: ``loss`` there is the evaluation's, and both stand on a point's run."""
 
 
 class JournalLogger(Logger):

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 PREFIX = "gridlaw."
+TRAIN_LOSS = "train_loss"
+"""The training loss in the ledger: ``loss`` there is the evaluation's, and both stand on a point's run."""
 KINDS = ("submission", "trunk", "point", "evaluation", "law", "trial", "data")
 MAX_TAG_LENGTH = 5000  # MLflow's servers differ: 5,000 in older ones, 8,000 now
 
