@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from postgres import Postgres
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not Path(
@@ -12,3 +19,19 @@ if not Path(
 ).exists():  # peers' kernels are interpreted then, and triton reads this when first imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
 sys.path.append(str(Path(__file__).parent))  # appended, never first: tests/platform must not come before the library
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One PostgreSQL server for all tests that ask; take a database each (``postgres.database("name")``).
+
+    A test that kills its server starts one of its own.
+    """
+    from postgres import Postgres
+
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
