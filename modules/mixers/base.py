@@ -50,6 +50,10 @@ class MixerSpec(ABC):
     def num_params(self, scale: Scale) -> int:
         """Parameters of one mixer that N counts; the layer's FFN and norms are not part of it."""
 
+    def fixed_full_ratio(self, scale: Scale) -> float | None:
+        """Share of full attention in this layer where the settings fix it; None where the weights or tokens decide."""
+        return 0.0
+
     def num_params_uncounted(self, scale: Scale) -> int:
         """Parameters of one mixer that the total counts and N does not: sink logits."""
         return 0

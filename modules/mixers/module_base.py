@@ -114,6 +114,14 @@ class Mixer(nn.Module):
         """
         return None
 
+    def full_share(self, outputs: dict[str, Tensor]) -> Tensor | None:
+        """How much of full attention this layer took after `forward` or `extend` left `outputs`.
+
+        [B, T] per token, or one number for all tokens; without a gradient. None where the settings fix it
+        (`MixerSpec.fixed_full_ratio`).
+        """
+        return None
+
 
 def state_tensors(state: Any) -> list[Tensor]:
     """All tensors inside a mixer's state (tensors, lists, dicts and dataclass-like objects of them)."""

@@ -142,6 +142,23 @@ class DecoderLM(nn.Module):
         ]
         return torch.stack([loss.mean() for loss in losses]).mean() if losses else None
 
+    def full_shares(self, ctx: ForwardContext) -> list[Tensor]:
+        """Share of full attention by layer after `hidden` or `extend` with `ctx`: [B, T] per token, or one number."""
+        scale, shares = self.config.scale, []
+        for index, layer in enumerate(self.blocks()):
+            share = layer.mixer.full_share(ctx.outputs.get(index, {}))
+            if share is None:
+                fixed = layer.mixer.spec.fixed_full_ratio(scale)
+                assert fixed is not None, f"mixer {layer.mixer.spec.name} tells no share of full attention"
+                share = torch.tensor(fixed, device=self.embedding.weight.device)
+            shares.append(share)
+        return shares
+
+    @property
+    def chooses(self) -> bool:
+        """Whether some layer's share of full attention is decided by its weights or tokens (switch, duo)."""
+        return any(spec.fixed_full_ratio(self.config.scale) is None for spec in self.config.mixers())
+
     def init_cache(
         self, batch_size: int, max_length: int, *, dtype: torch.dtype | None = None, device: torch.device | None = None
     ) -> Cache:

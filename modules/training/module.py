@@ -31,7 +31,8 @@ class LanguageModelModule(pl.LightningModule):
     recipe: what a checkpoint must share with this run (``FitJob.recipe``). end_token_id: set where documents of one
     window do not see each other, else None.
 
-    After each optimizer step ``last_loss``, ``last_grad_norm`` and ``last_lr`` hold that step's values.
+    After each optimizer step ``last_loss``, ``last_grad_norm`` and ``last_lr`` hold that step's values, and
+    ``last_auxiliary`` and ``last_full_ratios`` (by layer) those of a model that has them, else None and nothing.
     """
 
     def __init__(
@@ -50,7 +51,10 @@ class LanguageModelModule(pl.LightningModule):
         self._hidden = torch.compile(model.hidden) if compile_model else model.hidden
         self._losses: list[Tensor] = []
         self._auxiliary: list[Tensor] = []
+        self._ratios: list[Tensor] = []
         self.last_loss, self.last_grad_norm, self.last_lr = math.nan, math.nan, math.nan
+        self.last_auxiliary: float | None = None
+        self.last_full_ratios: list[float] = []
         self.extra_metrics: dict[str, float] = {}
 
     def add_metric(self, name: str, value: float) -> None:
@@ -65,6 +69,8 @@ class LanguageModelModule(pl.LightningModule):
         hidden = self._hidden(tokens, ctx=ctx)
         loss, nll_BT = cross_entropy(hidden, self.model.head.weight, targets)
         self._losses.append(loss.detach())
+        if self.model.chooses:
+            self._ratios.append(torch.stack([share.float().mean() for share in self.model.full_shares(ctx)]))
         auxiliary = self.model.auxiliary_loss(ctx, nll_BT)
         if auxiliary is None:
             return loss
@@ -87,15 +93,18 @@ class LanguageModelModule(pl.LightningModule):
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         values = [_mean(self._losses), norm] + ([_mean(self._auxiliary)] if self._auxiliary else [])
-        self._losses.clear()
-        self._auxiliary.clear()
-        self.last_loss, self.last_grad_norm, *auxiliary = torch.stack(values).tolist()
-        seen = {"loss": self.last_loss, "auxiliary loss": auxiliary[0] if auxiliary else 0.0}
-        for what, value in {**seen, "gradient norm": self.last_grad_norm}.items():
-            if not math.isfinite(value):
+        if self._ratios:
+            values += list(_mean(self._ratios).unbind())
+        has_auxiliary = bool(self._auxiliary)
+        for kept in (self._losses, self._auxiliary, self._ratios):
+            kept.clear()
+        self.last_loss, self.last_grad_norm, *rest = torch.stack(values).tolist()
+        self.last_auxiliary = rest.pop(0) if has_auxiliary else None
+        self.last_full_ratios = rest
+        seen = {"loss": self.last_loss, "auxiliary loss": self.last_auxiliary, "gradient norm": self.last_grad_norm}
+        for what, value in seen.items():
+            if value is not None and not math.isfinite(value):
                 raise Diverged(self.trainer.global_step, f"{what} is {value}")
-        if auxiliary:
-            self.add_metric("auxiliary_loss", auxiliary[0])
         clip = self.settings.clip
         if clip and self.last_grad_norm > clip:
             torch.nn.utils.clip_grads_with_norm_(parameters, clip, norm)
@@ -113,4 +122,4 @@ class LanguageModelModule(pl.LightningModule):
 
 def _mean(values: list[Tensor]) -> Tensor:
     """Of the micro-batches of a step; one is taken as it is."""
-    return values[0] if len(values) == 1 else torch.stack(values).mean()
+    return values[0] if len(values) == 1 else torch.stack(values).mean(0)

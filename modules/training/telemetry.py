@@ -4,6 +4,9 @@ Rows are kept and handed over about once a second and before every checkpoint, s
 database is called seldom, and no step before a checkpoint lacks its row after a kill. Names and units:
 
     loss, lr, grad_norm     of the optimizer step; the loss is the mean over its micro-batches, without auxiliary terms
+    auxiliary_loss          the mixers' own loss (switch: the regulariser), of models that have one
+    train_full_ratio, train_full_ratio/LAYER    share of full attention, mean over tokens and layers and by layer, of
+                            models with a layer that chooses (switch, duo)
     tokens                  seen since the run's beginning
     tokens_per_second, data_wait_share, memory_bytes, seconds_left, mfu     over the time since the last hand-over, on
                             its last row; mfu is against ``peak_tflops``, and absent without it
@@ -27,6 +30,8 @@ from gridlaw.modules.training.module import LanguageModelModule
 
 SECONDS_BETWEEN_FLUSHES = 1.0
 SECONDS_BETWEEN_PROGRESS = 0.25
+
+FULL_RATIO = "train_full_ratio"
 
 Progress = Callable[[int, int, float, float], None]
 """Called with (step, tokens, loss, tokens per second), a few times a second at most."""
@@ -161,6 +166,11 @@ class Telemetry(pl.Callback):
             "grad_norm": module.last_grad_norm,
             "tokens": float(step * self.batch_tokens),
         }
+        if module.last_auxiliary is not None:
+            row["auxiliary_loss"] = module.last_auxiliary
+        if ratios := module.last_full_ratios:
+            row[FULL_RATIO] = sum(ratios) / len(ratios)
+            row |= {f"{FULL_RATIO}/{layer}": ratio for layer, ratio in enumerate(ratios)}
         return {**row, **module.extra_metrics}
 
     def _rates(self, step: int, data_wait_share: float) -> dict[str, float]:

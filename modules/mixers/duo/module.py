@@ -34,6 +34,10 @@ class DuoAttention(SoftmaxMixer):
             return (self.gate > 0.5).to(self.gate.dtype)
         return self.gate + (self.gate.clamp(0, 1) - self.gate).detach()
 
+    def full_share(self, outputs: dict[str, Tensor]) -> Tensor:
+        """Mean of the gates in use: the share of KV heads with full attention once binarised."""
+        return self.gates().detach().mean()
+
     def _full(self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, document_ids: Tensor | None) -> Tensor:
         return attention(q, k, v, sink=sink, document_ids=document_ids)
 

@@ -19,6 +19,9 @@ class FullSpec(SoftmaxSpec):
 
     name: ClassVar[str] = "full"
 
+    def fixed_full_ratio(self, scale: Scale) -> float | None:
+        return 1.0
+
     def flops_per_sequence(
         self, scale: Scale, length: int, *, training: bool = True, full_ratio: float = 1.0
     ) -> int | float:

@@ -39,6 +39,9 @@ class HeadwiseSpec(SoftmaxSpec):
                 hint="Half of the KV heads serve the full heads, half the windowed ones",
             )
 
+    def fixed_full_ratio(self, scale: Scale) -> float | None:
+        return 0.5
+
     def flops_per_sequence(
         self, scale: Scale, length: int, *, training: bool = True, full_ratio: float = 1.0
     ) -> int | float:

@@ -76,6 +76,10 @@ class SwitchAttention(SoftmaxMixer):
         nll_BT = nll_BT.detach() if self.spec.use_nll else torch.zeros_like(logit_BT)
         return self.gamma_base / (self.spec.epsilon + nll_BT + self.spec.alpha * outputs["branch_mse"]) * cost_BT
 
+    def full_share(self, outputs: dict[str, Tensor]) -> Tensor:
+        """The gate, [B, T]: 1 where a token took full attention."""
+        return outputs["gate"].detach()
+
     def init_state(
         self, batch_size: int, max_length: int, *, device: torch.device | str, dtype: torch.dtype
     ) -> FullCache:

@@ -64,6 +64,9 @@ class SwitchSpec(SoftmaxSpec):
     def num_params(self, scale: Scale) -> int:
         return self.num_projection_weights(scale) + scale.d_model + 1
 
+    def fixed_full_ratio(self, scale: Scale) -> float | None:
+        return None
+
     def flops_per_sequence(
         self, scale: Scale, length: int, *, training: bool = True, full_ratio: float = 1.0
     ) -> int | float:
