@@ -69,8 +69,8 @@ def position_edges(context: int) -> list[int]:
     return [*edges, context]
 
 
-def compute(run: EvaluationRun) -> dict[str, Any]:
-    """loss (nats per token), bits_per_byte, loss_stderr over documents; details: loss by position and by document."""
+def heldout_pieces(run: EvaluationRun) -> tuple[int, list[HeldoutDocument], list[Piece]]:
+    """(context, documents, pieces) by the settings documents, tokens and context: one choice for all models."""
     settings, prepared = run.settings, run.prepared
     context = settings.context or prepared.context
     if context > run.model_context:
@@ -78,7 +78,13 @@ def compute(run: EvaluationRun) -> dict[str, Any]:
             settings.field("context"), seen=context, allowed=f"at most {run.model_context}, the model's positions"
         )
     documents = [document for document in prepared.heldout_documents[: settings.documents] if len(document.tokens)]
-    pieces = cut_pieces([len(document.tokens) for document in documents], context=context, max_tokens=settings.tokens)
+    lengths = [len(document.tokens) for document in documents]
+    return context, documents, cut_pieces(lengths, context=context, max_tokens=settings.tokens)
+
+
+def compute(run: EvaluationRun) -> dict[str, Any]:
+    """loss (nats per token), bits_per_byte, loss_stderr over documents; details: loss by position and by document."""
+    context, documents, pieces = heldout_pieces(run)
     edges = position_edges(context)
     sums = _piece_sums(run, documents, pieces, edges)
     return _summarise(documents, pieces, edges, sums)
@@ -99,14 +105,22 @@ def _piece_sums(
     return sums
 
 
-def _batch_sums(run: EvaluationRun, rows: list[tuple[HeldoutDocument, Piece]], edges: list[int]) -> list[list[float]]:
-    from gridlaw.pipelines.evaluations.scoring import pad_rows, token_losses
-
+def rows_of(
+    run: EvaluationRun, rows: list[tuple[HeldoutDocument, Piece]]
+) -> tuple[list[npt.NDArray[Any]], list[npt.NDArray[Any]]]:
+    """(inputs, targets) of pieces: a document's first target follows an end-of-document token."""
     inputs, targets = [], []
     for document, piece in rows:
         before = document.tokens[piece.start - 1] if piece.start else run.prepared.end_token_id
         inputs.append(np.concatenate([[before], document.tokens[piece.start : piece.stop - 1]]))
         targets.append(document.tokens[piece.start : piece.stop])
+    return inputs, targets
+
+
+def _batch_sums(run: EvaluationRun, rows: list[tuple[HeldoutDocument, Piece]], edges: list[int]) -> list[list[float]]:
+    from gridlaw.pipelines.evaluations.scoring import pad_rows, token_losses
+
+    inputs, targets = rows_of(run, rows)
     losses = token_losses(run.load(), pad_rows(inputs, fill=0), pad_rows(targets, fill=0)).numpy().astype(np.float64)
     lengths = [len(row) for row in targets]
     return [

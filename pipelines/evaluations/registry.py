@@ -16,6 +16,7 @@ from gridlaw.pipelines.evaluations.settings import (
     LossSettings,
     NiahSettings,
     RecallSettings,
+    RoutingSettings,
     nearest,
 )
 from gridlaw.platform.errors import BadInput
@@ -56,6 +57,11 @@ KINDS: dict[str, EvaluationKind] = {
             settings=RecallSettings,
             module=f"{_FOLDER}.recall",
             metrics={"recall_accuracy": "max"},
+        ),
+        EvaluationKind(
+            settings=RoutingSettings,
+            module=f"{_FOLDER}.routing",
+            metrics={"full_ratio": "min"},
         ),
         EvaluationKind(
             settings=EfficiencySettings,

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from gridlaw.modules.mixers.module_base import ForwardContext
     from gridlaw.modules.models.decoder import DecoderLM
 
 MAX_LOGITS = 1 << 24
@@ -59,13 +60,16 @@ def pad_rows(rows: Sequence[npt.NDArray[np.integer]], *, fill: int) -> Tensor:
 
 
 @torch.inference_mode()
-def token_losses(model: DecoderLM, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
+def token_losses(
+    model: DecoderLM, inputs_BT: Tensor, targets_BT: Tensor, *, ctx: ForwardContext | None = None
+) -> Tensor:
     """Negative log-likelihood of each target given the inputs up to its place, nats, fp32 [B, T], on the CPU.
 
-    inputs_BT, targets_BT: int64; target t is predicted from inputs 0 … t.
+    inputs_BT, targets_BT: int64; target t is predicted from inputs 0 … t. ctx: of these inputs, to read what the
+    mixers leave in it.
     """
     device = device_of(model)
-    hidden_ND = model.hidden(inputs_BT.to(device)).flatten(0, 1)
+    hidden_ND = model.hidden(inputs_BT.to(device), ctx=ctx).flatten(0, 1)
     targets_N = targets_BT.to(device).flatten()
     head_VD = model.head.weight
     chunk = max(1, MAX_LOGITS // head_VD.shape[0])

@@ -211,6 +211,39 @@ class RecallSettings(EvaluationSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoutingNeedles(NiahSettings):
+    """``needles`` of ``routing``: needle samples as in ``niah``, on a smaller grid by default."""
+
+    name: ClassVar[str] = "routing.needles"
+
+    depths: int = 5
+    lengths: int | tuple[int, ...] = 4
+    samples: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingSettings(EvaluationSettings):
+    """documents, tokens, context: the held-out text whose tokens are counted, as in ``loss``. needles: settings of
+    needle samples (those of ``niah``) that are answered, with the share of full attention by depth and length counted
+    meanwhile; nothing: none are. In ``to_dict`` their defaults are filled in.
+    """
+
+    name: ClassVar[str] = "routing"
+    summary: ClassVar[str] = "share of full attention by layer, position, token loss and needle"
+
+    documents: int | None = None
+    tokens: int | None = None
+    context: int | None = None
+    needles: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("documents", "tokens", "context"):
+            whole(self.field(name), getattr(self, name), optional=True)
+        if self.needles is not None:
+            object.__setattr__(self, "needles", RoutingNeedles.read(self.needles).to_dict())
+
+
+@dataclass(frozen=True, kw_only=True)
 class EfficiencySettings(EvaluationSettings):
     """length: tokens before decoding starts (the data's context when nothing is given); new_tokens: decoded and timed
     after it; repeats: timings, of which the median is told.

@@ -22,7 +22,7 @@ CSV_COLUMNS = (
     "metric", "stage", "scale", "budget", "num_params", "architecture", "value", "low", "high", "chance", "num_samples",
     "num_seeds", "rank",
 )  # fmt: skip
-LOWER_IS_BETTER = ("loss", "bits_per_byte", "longppl")
+LOWER_IS_BETTER = ("loss", "bits_per_byte", "longppl", "full_ratio")
 # 97.5% quantiles of Student's t for 1 to 10 degrees of freedom, from there on close to the normal one
 _T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 

@@ -21,6 +21,7 @@ METRIC_LABELS = {
     "niah_generate_accuracy": "Needle retrieval by generation",
     "longppl": "LongPPL",
     "recall": "Associative recall",
+    "full_ratio": "Share of full attention",
 }
 METRIC_UNITS = {"loss": "nats per token"}
 FORM_LABELS = {
