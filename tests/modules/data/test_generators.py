@@ -2,7 +2,10 @@
 
 import re
 
+import pytest
+
 from gridlaw.modules.data.generators import documents, made_words, resolve
+from gridlaw.modules.errors import BadSetting
 
 
 def test_needle_documents_answer_themselves() -> None:
@@ -25,6 +28,47 @@ def test_mqar_queries_repeat_pairs() -> None:
         assert len(dict(pairs)) == len({value for _, value in pairs}) == 5
         assert len(asked) == 7
         assert set(asked) <= set(pairs)
+
+
+def test_letters_stand_densely_and_repeat_their_pairs() -> None:
+    identity = resolve("mqar", {"documents": 20, "pairs": 5, "questions": 7, "keys": "letters"}, field="f")
+    for text in documents(identity):
+        pairs = re.findall(r"[a-z][A-Z0-9]", text)
+        assert "".join(pairs) == text and len(pairs) == 12
+        assert len(dict(pairs[:5])) == 5
+        assert set(pairs[5:]) <= set(pairs[:5])
+
+
+def test_a_setting_that_came_later_leaves_older_data_alone() -> None:
+    older = {"kind": "generate", "name": "mqar", "version": 1, "documents": 9, "pairs": 8, "questions": 8, "seed": 0}
+    assert resolve("mqar", {"documents": 9}, field="f") == older
+    assert resolve("mqar", {"documents": 9, "keys": "words"}, field="f") == older
+    assert resolve("mqar", {"documents": 9, "keys": "letters"}, field="f") != older
+
+
+def test_a_repeated_segment_is_repeated() -> None:
+    identity = resolve("repeat", {"documents": 50, "shortest": 3, "longest": 9, "characters": 40}, field="f")
+    made = list(documents(identity))
+    assert len(set(made)) == 50
+    periods = []
+    for text in made:
+        assert len(text) == 40
+        periods.append(next(p for p in range(1, 40) if all(text[i] == text[i - p] for i in range(p, 40))))
+    assert max(periods) == 9 and len(set(periods)) > 3
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "field"),
+    [
+        ("mqar", {"keys": "digits"}, "keys"),
+        ("mqar", {"keys": "letters", "pairs": 27}, "pairs"),
+        ("repeat", {"longest": 65, "characters": 128}, "longest"),
+        ("repeat", {"shortest": 40}, "longest"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(name: str, settings: dict[str, int | str], field: str) -> None:
+    with pytest.raises(BadSetting, match=field):
+        resolve(name, settings, field="f")
 
 
 def test_seed_and_number_decide_a_document() -> None:
