@@ -6,8 +6,9 @@ import os
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import metadata
+from typing import Any
 
 from gridlaw.pipelines.grid.records import DETAILS, LAW
 from gridlaw.pipelines.grid.state import GridState, law_name
@@ -180,7 +181,7 @@ def _laws(plan: GridPlan, ledger: Ledger, state: GridState, points: Sequence[Poi
             run = state.laws.get(law_name(law, architecture))
             kept = ledger.read_json(run.run_id, LAW) if run is not None else None
             row = (
-                LawRow.from_dict(kept["row"])
+                _law_row(kept)
                 if kept is not None
                 else LawRow(
                     target=law.target,
@@ -198,6 +199,14 @@ def _laws(plan: GridPlan, ledger: Ledger, state: GridState, points: Sequence[Poi
             }
             rows.append(replace(row, excluded=row.excluded | left_out))
     return tuple(rows)
+
+
+def _law_row(kept: dict[str, Any]) -> LawRow:
+    """A law as its run has it. A ledger outlives versions: fields that this one does not know are left out."""
+    known = {each.name for each in fields(LawRow)}
+    return LawRow.from_dict(
+        {name: value for name, value in kept["row"].items() if name in known} | {"fit": kept["fit"] or {}}
+    )
 
 
 def _failed_runs(ledger: Ledger, plan: GridPlan) -> dict[str, RunRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,9 @@ class Records:
         run_id = self._open("law", name, fingerprint, tags=tags, identity=None)
         row, fit = result["row"], result["fit"]
         num_points = len(row["fitted"])
-        self.ledger.log_json(run_id, LAW, {"row": row, "fit": fit, "identity": values})
+        self.ledger.log_text(
+            run_id, LAW, json.dumps({"row": row, "fit": fit, "identity": values})
+        )  # resamples: compact
         history = self._history(name, run_id)
         history[:] = [each for each in history if each["num_points"] != num_points]
         history.append(_history_row(num_points, row))

@@ -92,12 +92,18 @@ def _show_diagnostics(results: Sequence[Any]) -> None:
 
 
 def _write_figures(results: Sequence[Any], folder: Path) -> None:
-    from gridlaw.pipelines.laws.figures import all_figures, save
+    from gridlaw.pipelines.laws.figures import all_figures
 
     laws = {result.architecture or "law": result.law for result in results}
     held = {result.architecture or "law": result.verification for result in results if result.verification is not None}
+    _save_figures(all_figures(laws, target=results[0].target, held_out=held), folder)
+
+
+def _save_figures(figures: dict[str, Any], folder: Path) -> None:
+    from gridlaw.pipelines.laws.figures import save
+
     folder.mkdir(parents=True, exist_ok=True)
-    for name, figure in all_figures(laws, target=results[0].target, held_out=held).items():
+    for name, figure in figures.items():
         for ending in (".html", ".svg", ".png"):
             save(figure, folder / f"{name}{ending}")
     click.echo(f"figures: {folder}", err=True)
@@ -114,9 +120,17 @@ def make_compare_command(load_grid: GridLoader | None = None) -> click.Command:
     @click.option("--form", default="nd", show_default=True, help="nd | nde | n | d | ne | de.")
     @click.option("--exclude", multiple=True, help="Rows to leave out, such as 'scale=S1;D<2e9'.")
     @click.option("--columns", multiple=True, metavar="ROLE=COLUMN", help="N=, D=, scale=, architecture=, seed=.")
+    @click.option("--figures", type=click.Path(path_type=Path), help="Folder for figures: HTML, SVG and PNG.")
     @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
     def compare_command(
-        source: str, target: str, at: str, margin: float, columns: Sequence[str], as_json: bool, **options: Any
+        source: str,
+        target: str,
+        at: str,
+        margin: float,
+        columns: Sequence[str],
+        figures: Path | None,
+        as_json: bool,
+        **options: Any,
     ) -> None:
         """Rank architectures at one N and D, with gaps, and the budgets from which on they are within a margin."""
         from gridlaw.pipelines.laws import compare
@@ -127,6 +141,10 @@ def make_compare_command(load_grid: GridLoader | None = None) -> click.Command:
         mapped = dict(_pair(text, "columns", "ROLE=COLUMN") for text in columns)
         laws = {str(each.architecture): each.law for each in fit_frame(frame, target, columns=mapped, **options)}
         ranking = compare.ranking(laws, n, d)
+        if figures is not None:
+            from gridlaw.pipelines.laws.figures import comparison_figures
+
+            _save_figures(comparison_figures(laws, target=target, num_params=n), figures)
         best = str(ranking.frame.architecture.iloc[0])
         rows = []
         for name in list(ranking.frame.architecture)[1:]:

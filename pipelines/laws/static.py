@@ -1,6 +1,6 @@
 """Draw the figures of figures.py with matplotlib, for PNG, SVG and PDF without a browser.
 
-It knows the traces that figures.py uses (lines, marks, filled bands, error bars, contours) and no others: an unknown
+It knows the traces that they use (lines, marks, filled bands, error bars, text, contours) and no others: an unknown
 kind is an assertion, so a new figure cannot be exported half drawn.
 """
 
@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 _MARKS = {
-    "circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "X", "cross": "P", "star": "*",
+    "circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "X", "star": "*", "triangle-down": "v",
+    "hexagon": "h",
 }  # fmt: skip
-_DASHES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
+_DASHES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":"}
 _DPI = 100
 
 
@@ -27,27 +30,43 @@ def draw(figure: go.Figure, path: Path, *, width: int, height: int) -> None:
     canvas = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, layout="constrained")
     FigureCanvasAgg(canvas)
     axes = canvas.add_subplot()
-    layout = figure.layout
-    axes.set_xscale(layout.xaxis.type or "linear")
-    axes.set_yscale(layout.yaxis.type or "linear")
     for trace in figure.data:
         if trace.type == "contour":
             _contour(axes, trace)
         else:
             assert trace.type == "scatter", f"no drawing for {trace.type} traces"
             _scatter(axes, trace)
-    axes.set_xlabel(layout.xaxis.title.text or "")
-    axes.set_ylabel(layout.yaxis.title.text or "")
-    axes.set_title(layout.title.text or "", loc="left", fontsize=12)
-    for axis, limits in ((layout.xaxis, axes.set_xlim), (layout.yaxis, axes.set_ylim)):
-        if axis.range is not None:
-            limits(*axis.range)
+    layout = figure.layout
+    _axis(axes, "x", layout.xaxis)
+    _axis(axes, "y", layout.yaxis)
+    axes.set_title(_plain(layout.title.text), loc="left", fontsize=12)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        axes.legend(handles, labels, fontsize=9, frameon=False)
+        canvas.legend(handles, labels, fontsize=9, frameon=False, loc="outside lower center", ncols=4)
     canvas.savefig(path)
+
+
+def _axis(axes: Any, letter: str, described: Any) -> None:
+    """Scale, limits, ticks and title of one axis; plotly gives the limits of a logarithmic one as exponents."""
+    logarithmic = described.type == "log"
+    getattr(axes, f"set_{letter}scale")("log" if logarithmic else "linear")
+    if described.range is not None:
+        ends = [10.0**end for end in described.range] if logarithmic else described.range
+        getattr(axes, f"set_{letter}lim")(*ends)
+    axis = getattr(axes, f"{letter}axis")
+    if described.tickvals is not None:
+        axis.set_major_locator(FixedLocator(list(described.tickvals)))
+        axis.set_major_formatter(FixedFormatter(list(described.ticktext)))
+        axis.set_minor_locator(NullLocator())
+    axis.set_label_text(_plain(described.title.text))
+
+
+def _plain(text: str | None) -> str:
+    """Plotly's small HTML as matplotlib's small TeX."""
+    text = re.sub(r"<sup>(.*?)</sup>", r"$^{\1}$", text or "")
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
 def _rgba(text: str | None) -> Any:
@@ -60,39 +79,43 @@ def _rgba(text: str | None) -> Any:
 
 def _scatter(axes: Any, trace: Any) -> None:
     x, y = np.asarray(trace.x, dtype=float), np.asarray(trace.y, dtype=float)
-    label = trace.name if trace.showlegend is not False and trace.name else "_"
+    label = _plain(trace.name) if trace.showlegend is not False and trace.name else "_"
     if trace.fill == "toself":
         axes.fill(x, y, color=_rgba(trace.fillcolor), linewidth=0)
         return
     if "lines" in trace.mode:
-        line = trace.line
-        axes.plot(
-            x,
-            y,
-            color=_rgba(line.color),
-            linewidth=line.width or 2,
-            linestyle=_DASHES[line.dash or "solid"],
-            label=label,
-        )
+        style = _DASHES[trace.line.dash or "solid"]
+        axes.plot(x, y, color=_rgba(trace.line.color), linewidth=trace.line.width or 2, linestyle=style, label=label)
     if "text" in trace.mode:
         for x_, y_, text in zip(x, y, trace.text, strict=True):
-            words = re.sub(r"<sup>(.*?)</sup>", r"$^{\1}$", text)
-            axes.annotate(words, (x_, y_), color=_rgba(trace.textfont.color), fontsize=8, clip_on=True)
+            axes.annotate(_plain(text), (x_, y_), color=_rgba(trace.textfont.color), fontsize=8, clip_on=True)
     if "markers" in trace.mode:
-        marker = trace.marker
-        colour, symbol = _rgba(marker.color), marker.symbol or "circle"
-        open_mark = symbol.endswith("-open")
-        axes.plot(
-            x, y, linestyle="none", marker=_MARKS[symbol.removesuffix("-open")], markersize=0.75 * (marker.size or 6),
-            color=colour, markerfacecolor="none" if open_mark else colour, label=label,
-        )  # fmt: skip
-        if trace.error_y.array is not None:
-            spans = np.array([trace.error_y.arrayminus, trace.error_y.array], dtype=float)
-            axes.errorbar(x, y, yerr=spans, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
+        _marks(axes, trace, x, y, label)
+
+
+def _marks(axes: Any, trace: Any, x: np.ndarray, y: np.ndarray, label: str) -> None:
+    marker = trace.marker
+    symbol = marker.symbol or "circle"
+    face = "none" if symbol.endswith("-open") else _rgba(marker.color)
+    edge = _rgba(marker.color) if symbol.endswith("-open") or marker.line.color is None else _rgba(marker.line.color)
+    for direction, error in (("xerr", trace.error_x), ("yerr", trace.error_y)):
+        if error.array is not None:
+            spans = np.array([error.arrayminus, error.array], dtype=float)
+            axes.errorbar(x, y, **{direction: spans}, fmt="none", ecolor=_rgba(error.color), elinewidth=1, capsize=2)
+    axes.plot(
+        x, y, linestyle="none", marker=_MARKS[symbol.removesuffix("-open")], markersize=0.75 * (marker.size or 6),
+        markerfacecolor=face, markeredgecolor=edge, markeredgewidth=0.75 * (marker.line.width or 0), label=label,
+    )  # fmt: skip
 
 
 def _contour(axes: Any, trace: Any) -> None:
+    z = np.array(trace.z, dtype=float)
+    described = trace.contours
+    levels = np.arange(described.start, described.end + described.size / 2, described.size)
+    colours = [colour for _, colour in trace.colorscale]
+    ramp = LinearSegmentedColormap.from_list("scales", colours[::-1] if trace.reversescale else colours)
     drawn = axes.contour(
-        trace.x, trace.y, np.asarray(trace.z), levels=trace.ncontours or 12, cmap="cividis", linewidths=1
-    )
+        trace.x, trace.y, np.ma.masked_invalid(z), levels=levels, cmap=ramp, vmin=trace.zmin, vmax=trace.zmax,
+        linewidths=1,
+    )  # fmt: skip
     axes.clabel(drawn, fontsize=8)

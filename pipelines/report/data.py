@@ -153,18 +153,6 @@ class LawPoint(Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LawCurve(Plain):
-    """A fitted curve at one N: values over tokens, with a band where low and high are given (as long, or empty)."""
-
-    scale: str
-    num_params: float
-    tokens: tuple[float, ...]
-    values: tuple[float, ...]
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class LawRow(Plain):
     """One fitted law of one architecture.
 
@@ -173,6 +161,7 @@ class LawRow(Plain):
     that was not examined.
     verdict: the same in plain words. interval_level: 0.9 for a 90% interval; interval_method: how it was made.
     reason: why there is no fit, when ``parameters`` is empty. excluded: point name → why it was left out.
+    fit: the whole fit with its resamples, as ``LawFit.to_dict`` gives it, for the figures; empty without one.
     """
 
     target: str
@@ -189,8 +178,8 @@ class LawRow(Plain):
     interval_method: str = ""
     fitted: tuple[LawPoint, ...] = ()
     held_out: tuple[LawPoint, ...] = ()
-    curves: tuple[LawCurve, ...] = ()
     excluded: dict[str, str] = field(default_factory=dict)
+    fit: dict[str, Any] = field(default_factory=dict)
 
     def predict(self, num_params: float, tokens: float) -> float | None:
         """The fitted value at (N, D), in the target; None for a form or parameters this class does not know."""

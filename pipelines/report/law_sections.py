@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from gridlaw.pipelines.figures import laws as law_figures
+from gridlaw.pipelines.figures import surface
+from gridlaw.pipelines.figures.colours import Style
+from gridlaw.pipelines.figures.drawn import DrawnLaw
+from gridlaw.pipelines.figures.marks import Panel
+from gridlaw.pipelines.laws import compare
 from gridlaw.pipelines.report import charts, words
 from gridlaw.pipelines.report.data import LawPoint, LawRow, ReportData
 from gridlaw.pipelines.report.markup import Column, Figures, Html, joined, panels_box, safe, symbol, table, tag
@@ -19,48 +26,161 @@ EQUATIONS = {
 }
 
 
-def laws(data: ReportData, figures: Figures, style: charts.Style) -> Html:
-    """Points and curves, the laws, what they say of held-out points, predicted against measured; per target."""
-    parts = [tag("h2", "Laws", id="laws")]
+def laws(data: ReportData, figures: Figures, style: Style) -> Html:
+    """Per target: points and curves, the laws, what they say of held-out points, how far to trust them, and which
+    architecture they put first."""
+    parts: list[object] = [tag("h2", "Laws", id="laws")]
     if not words.targets(data):
         parts.append(tag("p", "No law was fitted.", class_="muted"))
     for number, target in enumerate(words.targets(data)):
-        group, label = f"target{number}", words.inline_label(target)
+        drawing = Drawing(
+            figures=figures, style=style, group=f"target{number}", label=charts.target_title(target),
+            laws=charts.drawn_laws(data, target),
+        )  # fmt: skip
         mine = [law for law in data.laws if law.target == target]
-        panels = charts.law_panels(data, target, style)
-        parts.append(tag("h3", f"{words.metric_label(target)} over training tokens"))
-        if not panels:
-            parts.append(
-                tag("p", f"No finished point has a value of {words.inline_label(target)} yet.", class_="muted")
-            )
-        else:
-            parts += [scale_legend(group, style), _key(mine)]
-            parts.append(panels_box([figures.figure(panel, group) for panel in panels]))
-        if not mine:
-            parts.append(tag("p", "No law was fitted.", class_="muted"))
-        else:
-            parts += [laws_table(mine, label), held_out_table(mine, label)]
-        pair = [charts.predicted_panel(data, target, style), charts.compute_panel(data, target, style)]
-        kept = [panel for panel in pair if panel]
-        if kept:
-            parts.append(architecture_legend(group, style))
-            parts.append(tag("div", joined([figures.figure(panel, group) for panel in kept]), class_="pair"))
+        parts += _measured(drawing, mine, target)
+        parts += _trusted(drawing, words.metric_label(target))
+        parts += _compared(drawing, charts.compute_panel(data, target, style), target)
     return joined(parts, "\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """What the figures of one target share. group: whose legend shows and hides their traces."""
+
+    figures: Figures
+    style: Style
+    group: str
+    label: str
+    laws: list[DrawnLaw]
+
+    def boxed(self, panels: Sequence[Panel]) -> Html:
+        return panels_box([self.figures.figure(panel, self.group) for panel in panels])
+
+    def paired(self, panels: Sequence[Panel | None]) -> Html:
+        """Larger figures, two in a row."""
+        kept = [self.figures.figure(panel, self.group) for panel in panels if panel is not None]
+        return tag("div", joined(kept), class_="pair")
+
+
+def _measured(drawing: Drawing, mine: Sequence[LawRow], target: str) -> list[object]:
+    parts: list[object] = [tag("h3", f"{words.metric_label(target)} over training tokens")]
+    panels = law_figures.curve_panels(drawing.laws, drawing.style, drawing.label)
+    if panels:
+        parts += [scale_legend(drawing.group, drawing.style), _key(mine), drawing.boxed(panels)]
+    else:
+        parts.append(tag("p", f"No finished point has a value of {words.inline_label(target)} yet.", class_="muted"))
+    if mine:
+        label = words.inline_label(target)
+        parts += [laws_table(mine, label), held_out_table(mine, label)]
+    else:
+        parts.append(tag("p", "No law was fitted.", class_="muted"))
+    return parts
+
+
+def _trusted(drawing: Drawing, name: str) -> list[object]:
+    """Residuals, predicted against measured and the spread of the exponents, and the laws over N and D."""
+    residuals = law_figures.residual_panels(drawing.laws, drawing.style)
+    if not residuals:
+        return []
+    predicted = law_figures.predicted_panel(drawing.laws, drawing.style, drawing.label)
+    clouds = surface.cloud_panel(drawing.laws, drawing.style)
+    parts: list[object] = [
+        tag("h3", f"{name}: how far to trust the laws"),
+        scale_legend(drawing.group, drawing.style),
+        tag("p", joined([_mark("held out"), "; ringed: outliers. A law that fits leaves no pattern."]), class_="key"),
+        drawing.boxed(residuals),
+        architecture_legend(drawing.group, drawing.style),
+    ]
+    if clouds is not None:
+        said = "Dots: the exponents fitted to resampled points, at the edge where they lie beyond it; bars: intervals."
+        parts.append(tag("p", said, class_="key"))
+    parts.append(drawing.paired([predicted, clouds]))
+    contours = surface.contour_panels(drawing.laws, drawing.label)
+    if contours:
+        said = (
+            " held out; thick line: the compute-optimal split of N and D; dotted: equal training FLOPs (6ND). Far from "
+            "the points the law is extrapolated."
+        )
+        parts += [
+            tag("h3", f"{name} over parameters and tokens"),
+            tag("p", joined([symbol("circle", "--ink"), " fitted  ", _open(), said]), class_="key"),
+            drawing.boxed(contours),
+        ]
+    return parts
+
+
+def _compared(drawing: Drawing, compute: Panel | None, target: str) -> list[object]:
+    """Architectures against each other: at one N by their laws, and by training compute as measured."""
+    fitted = [each for each in drawing.laws if each.law is not None and each.points]
+    panels: list[Panel | None] = [compute]
+    table_: object = ""
+    if len(fitted) > 1:
+        num_params = max(point.num_params for each in fitted for point in each.points)
+        panels = [
+            law_figures.curves_at(fitted, drawing.style, drawing.label, num_params=num_params),
+            law_figures.gaps_at(fitted, drawing.style, words.metric_label(target), num_params=num_params),
+            compute,
+        ]
+        table_ = ranking_table(fitted, words.inline_label(target), num_params)
+    kept = [panel for panel in panels if panel is not None]
+    if not kept:
+        return []
+    return [
+        tag("h3", f"{words.metric_label(target)}: architectures compared"),
+        architecture_legend(drawing.group, drawing.style),
+        drawing.boxed(kept),
+        table_,
+    ]
+
+
+def ranking_table(laws: Sequence[DrawnLaw], label: str, num_params: float) -> Html:
+    """What the laws predict at the largest N and D of the points, lowest first, and how far to trust the order."""
+    known = {each.name: each.law for each in laws if each.law is not None and len(each.law.draws)}
+    if len(known) < 2:
+        return Html("")
+    tokens = max(point.tokens for each in laws for point in each.points)
+    found = compare.ranking(known, num_params, tokens)
+    best = str(found.frame.architecture.iloc[0])
+    columns = [Column(title="Architecture"), Column(title="Predicted"), Column(title=f"Gap to {best}"),
+               Column(title="First in"), Column(title="Keeps its place in")]  # fmt: skip
+    rows: list[list[object]] = []
+    for row in found.frame.to_dict("records"):
+        name = str(row["architecture"])
+        gap: object = words.MISSING
+        if name != best:
+            between = compare.gap(known[name], known[best], num_params, tokens)
+            gap = _with_interval(float(between.gap), float(between.low), float(between.high))
+        predicted = _with_interval(row["predicted"], row["low"], row["high"])
+        rows.append([name, predicted, gap, words.percent(row["first"], 0), words.percent(row["keeps_rank"], 0)])
+    caption = (
+        f"Laws of {label} at N = {words.count(num_params)} and D = {words.count(tokens)}, lowest first. First in, "
+        "keeps its place in: shares of resamples; the whole order is the same in "
+        f"{words.percent(found.same_order, 0)} of them."
+    )
+    return table(caption, columns, rows)
+
+
+def _with_interval(value: float, low: float, high: float) -> Html:
+    return joined([words.significant(value, 3), Html(" "), tag("small", words.interval(low, high))])
+
+
+def _open() -> Html:
+    return symbol("circle", "--muted", filled=False)
+
+
+def _mark(said: str) -> Html:
+    return joined([_open(), f" {said}"])
 
 
 def _key(mine: Sequence[LawRow]) -> Html:
     drawn = [law for law in mine if law.parameters]
     if not drawn:
         return Html("")
-    levels = {law.interval_level for law in drawn if law.curves and law.interval_level}
+    levels = {law.interval_level for law in drawn if law.fit.get("draws") and law.interval_level}
     band = f", band: its {words.percent(max(levels), 0)} interval" if levels else ""
-    parts = [
-        symbol("circle", "--muted"),
-        " fitted  ",
-        symbol("circle", "--muted", filled=False),
-        f" held out or excluded; line: the fitted law{band}. Axes are logarithmic and shared.",
-    ]
-    return tag("p", joined(parts), class_="key")
+    said = f" held out or excluded; line: the fitted law{band}. Axes are logarithmic and shared."
+    return tag("p", joined([symbol("circle", "--muted"), " fitted  ", _open(), said]), class_="key")
 
 
 def laws_table(mine: Sequence[LawRow], label: str) -> Html:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gridlaw.pipelines.report.charts import Panel
+from gridlaw.pipelines.figures.marks import Panel
 
 
 class Html(str):
@@ -178,5 +178,14 @@ class Figures:
     def json(self) -> Html:
         """All drawings as JSON that cannot end the script element that holds it."""
         values: list[Any] = [{"traces": panel.traces, "layout": panel.layout} for panel in self.panels]
-        written = json.dumps(values, allow_nan=False, separators=(",", ":"))
+        written = json.dumps(_short(values), allow_nan=False, separators=(",", ":"))
         return Html(written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _short(item: Any) -> Any:
+    """Numbers with six digits: more cannot be seen, and drawings are most of what a page holds besides plotly."""
+    if isinstance(item, dict):
+        return {key: _short(value) for key, value in item.items()}
+    if isinstance(item, list | tuple):
+        return [_short(value) for value in item]
+    return float(f"{item:.6g}") if isinstance(item, float) else item

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gridlaw.pipelines.figures.colours import Style
 from gridlaw.pipelines.report import charts, tables, words
 from gridlaw.pipelines.report.data import PointRow, ReportData, finite
 from gridlaw.pipelines.report.markup import Column, Figures, Html, joined, legend, panels_box, safe, table, tag
@@ -60,15 +61,15 @@ def in_short(data: ReportData) -> Html:
     return joined([tag("h2", "In short", id="short"), tag("ul", joined(items), class_="short")])
 
 
-def scale_legend(group: str, style: charts.Style) -> Html:
+def scale_legend(group: str, style: Style) -> Html:
     return legend("Scale", group, [(name, *style.scale(name)) for name in style.scales])
 
 
-def architecture_legend(group: str, style: charts.Style) -> Html:
+def architecture_legend(group: str, style: Style) -> Html:
     return legend("Architecture", group, [(name, *style.architecture(name)) for name in style.architectures])
 
 
-def retrieval(data: ReportData, figures: Figures, style: charts.Style) -> Html:
+def retrieval(data: ReportData, figures: Figures, style: Style) -> Html:
     """Metrics that have a chance level, shown with it."""
     parts: list[object] = []
     for number, metric in enumerate(words.chance_metrics(data)):
@@ -272,7 +273,7 @@ def _savings_bars(data: ReportData) -> Html:
     return joined([tag("p", sentence), tag("div", joined(rows), class_="bars")])
 
 
-def training(data: ReportData, figures: Figures, style: charts.Style) -> Html:
+def training(data: ReportData, figures: Figures, style: Style) -> Html:
     """The trunks' loss curves."""
     panels = charts.training_panels(data, style)
     if not panels:

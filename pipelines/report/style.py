@@ -1,27 +1,8 @@
-"""Looks and behaviour of the report page: its colours, its style sheet and its script, as text to be inlined.
-
-Colours: the ramp for scales is cut from viridis (ordered, even in grey print); architectures have the Okabe–Ito hues,
-darkened for white paper and lightened for dark screens, and always a symbol of their own besides.
-"""
+"""Looks and behaviour of the report page: its style sheet and its script, as text to be inlined."""
 
 from __future__ import annotations
 
-LIGHT = {
-    "paper": "#ffffff", "tint": "#f5f6f8", "ink": "#1b2027", "muted": "#5a6472", "line": "#c9ced6", "grid": "#e8ebef",
-    "link": "#0b5cad", "good": "#00684a", "bad": "#b3261e", "warn": "#8a5200",
-    "scale-0": "#cc7a0c", "scale-1": "#5aa02c", "scale-2": "#1f9e89", "scale-3": "#26718e", "scale-4": "#414487",
-    "scale-5": "#440154",
-    "arch-0": "#0072b2", "arch-1": "#c94f00", "arch-2": "#008a64", "arch-3": "#b0508a", "arch-4": "#9a7000",
-    "arch-5": "#2b90c8", "arch-6": "#4d4d4d",
-}  # fmt: skip
-DARK = {
-    "paper": "#14171b", "tint": "#1d2127", "ink": "#e7eaee", "muted": "#a2acb9", "line": "#474f5a", "grid": "#2a2f37",
-    "link": "#7ab8ff", "good": "#4fd1a1", "bad": "#ff8a80", "warn": "#f2b45a",
-    "scale-0": "#8f86e0", "scale-1": "#5d9bd1", "scale-2": "#35b3a8", "scale-3": "#5ec962", "scale-4": "#b5de2b",
-    "scale-5": "#fde725",
-    "arch-0": "#56b4e9", "arch-1": "#ff8f45", "arch-2": "#2fc99a", "arch-3": "#e79cc8", "arch-4": "#e8b93a",
-    "arch-5": "#9db4ff", "arch-6": "#c4c4c4",
-}  # fmt: skip
+from gridlaw.pipelines.figures.colours import DARK, LIGHT
 
 
 def _variables(colours: dict[str, str]) -> str:
@@ -145,7 +126,7 @@ const filled = item => {
   if (Array.isArray(item)) return item.map(filled);
   if (item && typeof item === "object")
     return Object.fromEntries(Object.entries(item).map(([key, value]) =>
-      [key, key === "text" || key === "ticktext" || key === "meta" ? value : filled(value)]));
+      [key, ["text", "ticktext", "meta", "name"].includes(key) ? value : filled(value)]));
   return item;
 };
 const coarse = matchMedia("(pointer: coarse)").matches;

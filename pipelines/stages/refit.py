@@ -10,19 +10,16 @@ from typing import Any
 import numpy as np
 
 from gridlaw.pipelines.laws.fit import LawFit, fit_law, score
-from gridlaw.pipelines.report.data import LawCurve, LawParameter, LawPoint, LawRow
+from gridlaw.pipelines.report.data import LawParameter, LawPoint, LawRow
 from gridlaw.platform.errors import BadInput
-
-CURVE_SAMPLES = 40
-CURVE_MARGIN = 1.5
 
 
 def refit(task: dict[str, Any]) -> dict[str, Any]:
-    """Fit, predict the held-out points, sample curves for the report.
+    """Fit, and predict the held-out points.
 
     task: architecture, target, form, num_resamples, excluded (name → why), and points: a list of {name, scale,
-    num_params, tokens, value (the metric), trunk, role}. Returns {row: LawRow as a dict, fit: LawFit as a dict or None,
-    seconds}. Points that allow no fit give a row without parameters and the reason.
+    num_params, tokens, value (the metric), trunk, role}. Returns {row: LawRow as a dict, fit: LawFit with its resamples
+    as a dict or None, seconds}. Points that allow no fit give a row without parameters and the reason.
     """
     started = time.perf_counter()
     points = [{**point, "value": _target(task["target"], point["value"])} for point in task["points"]]
@@ -53,10 +50,9 @@ def refit(task: dict[str, Any]) -> dict[str, Any]:
         interval_method=law.interval_method,
         fitted=tuple(_point(law, point) for point in fitted),
         held_out=tuple(_point(law, point) for point in held_out),
-        curves=_curves(law, points),
         excluded=task["excluded"],
     )
-    return {"row": row.to_dict(), "fit": law.to_dict(draws=False), "seconds": time.perf_counter() - started}
+    return {"row": row.to_dict(), "fit": law.to_dict(), "seconds": time.perf_counter() - started}
 
 
 def _target(target: str, value: float) -> float:
@@ -92,24 +88,3 @@ def _r2(law: LawFit, points: Sequence[dict[str, Any]]) -> float | None:
     values = np.array([point["value"] for point in points])
     predicted = law.predict([point["num_params"] for point in points], [point["tokens"] for point in points])
     return score(values, predicted).r2
-
-
-def _curves(law: LawFit, points: Sequence[dict[str, Any]]) -> tuple[LawCurve, ...]:
-    """The law over D at each N that has points, a little beyond them."""
-    curves = []
-    for scale, num_params in dict.fromkeys((point["scale"], point["num_params"]) for point in points):
-        own = [point["tokens"] for point in points if point["scale"] == scale]
-        tokens = np.geomspace(min(own) / CURVE_MARGIN, max(own) * CURVE_MARGIN, CURVE_SAMPLES)
-        low, high = law.predict_interval(num_params, tokens, kind="curve")
-        has_band = bool(np.all(np.isfinite(low)))
-        curves.append(
-            LawCurve(
-                scale=scale,
-                num_params=num_params,
-                tokens=tuple(map(float, tokens)),
-                values=tuple(map(float, law.predict(num_params, tokens))),
-                low=tuple(map(float, low)) if has_band else (),
-                high=tuple(map(float, high)) if has_band else (),
-            )
-        )
-    return tuple(curves)

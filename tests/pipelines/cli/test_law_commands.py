@@ -31,9 +31,13 @@ def two_architectures(tmp_path: Path) -> Path:
     return path
 
 
-def test_compare_ranks_and_finds_the_gap(two_architectures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_ranks_and_finds_and_draws_the_gap(
+    two_architectures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["compare", str(two_architectures), "--target", "log:longppl", "--at", "476852480,4.77e11"]
-    assert gridlaw(*arguments, "--json") == 0
+    assert gridlaw(*arguments, "--json", "--figures", str(tmp_path / "figures")) == 0
+    assert {path.name for path in (tmp_path / "figures").glob("*.svg")} == {"curves.svg", "gaps.svg"}
+    assert "minus better" in (tmp_path / "figures" / "gaps.html").read_text()
     found = json.loads(capsys.readouterr().out)
     assert [row["architecture"] for row in found["ranking"]] == ["better", "worse"]
     (gap,) = found["gaps_to_first"]

@@ -61,6 +61,8 @@ def test_the_report_stands_alone_and_is_an_artifact(finished: Any) -> None:
     (path,) = (finished.folder / "gridlaw-runs" / "reports").glob("*.html")
     page = path.read_text()
     assert "swa-16" in page and "<script src" not in page and "https://cdn" not in page
+    for figure in ("with the fitted law", "log residuals of", "Predicted against measured", "Gap to"):
+        assert figure in page
     (parent,) = finished.runs("submission")
     assert [each.path for each in finished.client().list_artifacts(parent.info.run_id) if each.path.endswith(".html")]
     assert "small" in parent.data.tags["mlflow.note.content"]
@@ -75,6 +77,7 @@ def test_laws_are_fitted_without_the_verified_point_and_keep_their_history(finis
         (held,) = law["row"]["held_out"]
         assert held["name"].endswith("/b/4N/seed0")
         assert held["predicted"] > 0
+        assert len(law["fit"]["draws"]) == law["fit"]["num_resamples"] > 900  # for the report's bands and clouds
         history = json.loads(_artifact(client, run.info.run_id, "history.json"))
         assert len(history["data"]) >= 1
 

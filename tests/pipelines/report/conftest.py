@@ -14,9 +14,6 @@ import pytest
 from gridlaw.pipelines.report.data import (
     FailureRow,
     GridSummary,
-    LawCurve,
-    LawParameter,
-    LawPoint,
     LawRow,
     MetricValue,
     PointRow,
@@ -24,6 +21,7 @@ from gridlaw.pipelines.report.data import (
     Savings,
     TrunkRow,
 )
+from gridlaw.pipelines.stages.refit import refit
 
 NUM_PARAMS = {"n1": 19_680, "n2": 47_360, "n3": 110_592, "n4": 262_144, "S1": 2_800_000, "S2": 7_100_000}
 TRUE = {"a": 14.0, "alpha": 0.33, "b": 36.0, "beta": 0.30}
@@ -101,65 +99,35 @@ def make_trunks(points: list[PointRow]) -> list[TrunkRow]:
 
 
 def make_law(points: list[PointRow], architecture: str, form: str, *, identified: bool = True) -> LawRow:
+    """A real fit of the points by the grid's own stage, the largest one held out; only the verdict is chosen."""
     mine = [point for point in points if point.architecture == architecture and point.status == "done"]
     largest = max(mine, key=lambda point: (point.num_params, point.tokens or 0))
-    # A law without E, roughly right over the range that the samples cover.
-    values = {"a": 15.9, "alpha": 0.31, "b": 12.4, "beta": 0.158} if form == "nd" else {"b": 10.7, "beta": 0.121}
-    parameters = tuple(
-        LawParameter(name=name, value=value, low=value * 0.82, high=value * (1.25 if identified else 3.4))
-        for name, value in values.items()
-    )
-    law = LawRow(
-        target="loss",
-        architecture=architecture,
-        form=form,
-        parameters=parameters,
-        r2=0.994 if form == "nd" else 0.91,
-        r2_held_out=None,
-        converged=True,
-        identified=identified,
-        interval_level=0.9,
-        interval_method="bootstrap over trunks",
-        verdict="alpha and beta are identified by these points."
+    task = {
+        "architecture": architecture,
+        "target": "loss",
+        "form": form,
+        "num_resamples": 40,
+        "excluded": {},
+        "points": [
+            {
+                "name": point.name,
+                "scale": point.scale,
+                "num_params": point.num_params,
+                "tokens": point.tokens,
+                "value": point.metrics["loss"].value,
+                "trunk": f"{point.scale}/seed{point.seed}",
+                "role": "verify" if point is largest else "fit",
+            }
+            for point in mine
+        ],
+    }
+    done = refit(task)
+    verdict = (
+        "alpha and beta are identified by these points."
         if identified
-        else "alpha is not identified: its 90% interval spans a factor of four; other values fit as well.",
+        else "alpha is not identified: its 90% interval spans a factor of four; other values fit as well."
     )
-
-    def seen(point: PointRow, held_out: bool) -> LawPoint:
-        predicted = law.predict(point.num_params, point.tokens or 1) or 0.0
-        spread = (0.03 if form == "nd" else 0.12) * predicted
-        return LawPoint(
-            name=point.name,
-            num_params=point.num_params,
-            tokens=point.tokens or 1,
-            scale=point.scale,
-            measured=point.metrics["loss"].value,
-            predicted=predicted,
-            low=predicted - spread if held_out else None,
-            high=predicted + spread if held_out else None,
-        )
-
-    curves = []
-    if form == "nd":
-        for scale in dict.fromkeys(point.scale for point in mine):
-            tokens = np.geomspace(5e4, 4e6, 25)
-            line = [law.predict(NUM_PARAMS[scale], t) or 0.0 for t in tokens]
-            curves.append(
-                LawCurve(
-                    scale=scale,
-                    num_params=NUM_PARAMS[scale],
-                    tokens=tuple(map(float, tokens)),
-                    values=tuple(line),
-                    low=tuple(v * 0.98 for v in line),
-                    high=tuple(v * 1.02 for v in line),
-                )
-            )
-    return replace(
-        law,
-        fitted=tuple(seen(point, False) for point in mine if point is not largest),
-        held_out=(seen(largest, True),),
-        curves=tuple(curves),
-    )
+    return replace(LawRow.from_dict(done["row"]), fit=done["fit"], identified=identified, verdict=verdict)
 
 
 def make_report(architectures=("full", "swa-64", "gdn"), scales=("n1", "n2", "n3"), budgets=(5, 10, 20), seeds=(0,)):

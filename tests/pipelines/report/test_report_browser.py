@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gridlaw.pipelines.report import words
 from gridlaw.pipelines.report.data import MetricValue
 from gridlaw.pipelines.report.page import render
 
@@ -81,13 +82,31 @@ def markers(seen: Seen, section: str = "") -> int:
     return seen.evaluate(f"document.querySelectorAll('{section} .plot path.point').length")
 
 
+def drawn(seen: Seen, mark: str = "path.point") -> dict[str, int]:
+    """Marks by kind of figure, told apart by what the figure says to who cannot see it."""
+    kinds = {
+        "over training tokens, with": "curves", "Predicted against": "predicted", "log residuals": "residuals",
+        "contours of": "contours", "Exponents alpha": "exponents", "by the laws of": "at one size", "minus": "gaps",
+        "over training FLOPs": "compute", "chance": "retrieval", "trunk": "training",
+    }  # fmt: skip
+    found = dict.fromkeys(kinds.values(), 0)
+    each = f"[...document.querySelectorAll('.plot')].map(p => [p.ariaLabel, p.querySelectorAll('{mark}').length])"
+    for label, number in seen.evaluate(each):
+        found[next(kind for part, kind in kinds.items() if part in label)] += number
+    return found
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_report_draws_every_point_and_fits(visit, sample_report, width):
     seen = visit(sample_report, width)
     healthy(seen)
-    # law panels, predicted against measured, compute, retrieval: each shows all 27 points
-    assert markers(seen) == 4 * 27
-    assert seen.evaluate("document.querySelectorAll('.plot path.js-fill').length") == 9  # a band for each curve
+    counted = drawn(seen)
+    for kind in ("curves", "predicted", "residuals", "contours", "compute", "retrieval"):
+        assert counted[kind] == 27, kind
+    assert counted["at one size"] == 9  # the points of n3
+    assert counted["exponents"] == 3 + sum(len(law.fit["draws"]) for law in sample_report.laws if law.form == "nd")
+    assert drawn(seen, "path.js-fill") == dict.fromkeys(counted, 0) | {"curves": 9, "at one size": 3, "gaps": 2}
+    assert drawn(seen, ".contourlabels text")["contours"] > 9
     assert seen.evaluate("document.querySelectorAll('.wait').length") == 0
     assert seen.evaluate(
         "[...document.querySelectorAll('.plot')].every(p => p.querySelector('svg').clientWidth <= p.clientWidth + 1)"
@@ -109,7 +128,7 @@ def test_two_hundred_points(visit, make_report):
     seen.page.set_viewport_size({"width": 360, "height": 900})
     seen.page.wait_for_function("document.querySelector('.plot svg').clientWidth < 340")
     healthy(seen)
-    assert markers(seen) == 4 * 210
+    assert drawn(seen)["curves"] == drawn(seen)["residuals"] == 210
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -143,7 +162,7 @@ def test_legend_hides_a_scale_in_every_panel_of_its_group(visit, sample_report):
     before = markers(seen, ".panels")
     seen.page.get_by_role("button", name="n1").first.click()
     assert seen.page.get_by_role("button", name="n1").first.get_attribute("aria-pressed") == "false"
-    assert markers(seen, ".panels") == before - 9  # three architectures × three budgets of n1, retrieval untouched
+    assert markers(seen, ".panels") == before - 18  # curves and residuals: three architectures × three budgets of n1
     seen.page.get_by_role("button", name="n1").first.click()
     assert markers(seen, ".panels") == before
 
@@ -184,5 +203,6 @@ def test_without_script_the_numbers_are_there(browser, sample_report, tmp_path):
     page = context.new_page()
     page.goto(file.as_uri())
     assert "Drawing needs JavaScript" in page.inner_text("main")
-    assert "+10.31%" in page.inner_text("main")
+    held_out = sample_report.laws[0].held_out[0]
+    assert words.percent(held_out.relative_error, 2, sign=True) in page.inner_text("main")
     context.close()

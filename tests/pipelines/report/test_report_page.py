@@ -6,8 +6,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gridlaw.pipelines.report import style
-from gridlaw.pipelines.report.charts import log_ticks
+from gridlaw.pipelines.figures.marks import log_ticks
+from gridlaw.pipelines.laws.compare import gap, ranking
+from gridlaw.pipelines.laws.fit import LawFit
+from gridlaw.pipelines.report import style, words
 from gridlaw.pipelines.report.data import LawRow, MetricValue, ReportData
 from gridlaw.pipelines.report.page import render
 
@@ -56,9 +58,11 @@ def test_every_point_law_and_figure_of_the_data_is_there(sample_report):
     text = read(render(sample_report)).text
     for point in sample_report.points:
         assert point.name in text
-    assert "0.310 [0.254, 0.388]" in text  # alpha of full
-    assert "+0.68%" in text  # the held-out error of the law in N and D
-    assert "+10.31%" in text  # and of D alone
+    for law in sample_report.laws:
+        for parameter in law.parameters:
+            value = words.significant(parameter.value, 3)
+            assert f"{value} {words.interval(parameter.low, parameter.high)}" in text
+        assert words.percent(law.held_out[0].relative_error, 2, sign=True) in text
     assert "34%" in text
     assert "not identified for gdn" in text
 
@@ -89,6 +93,25 @@ def test_works_without_laws_and_without_points(sample_report, points):
     text = read(render(report)).text
     assert "No law was fitted." in text
     assert ("27 of 27 points finished" if points else "no points yet") in text
+
+
+def test_architectures_are_ranked_by_their_laws_with_gaps(sample_report):
+    text = read(render(sample_report)).text
+    assert "Laws of held-out loss at N = 111K and D = 2.21M, lowest first." in text
+    laws = {law.architecture: LawFit.from_dict(law.fit) for law in sample_report.laws if law.form == "nd"}
+    found = ranking(laws, 110_592, max(point.tokens for point in sample_report.points))
+    order = list(found.frame.architecture)
+    between = gap(laws[order[1]], laws[order[0]], 110_592, max(point.tokens for point in sample_report.points))
+    assert f"Gap to {order[0]}" in text
+    assert f"{words.significant(between.gap, 3)} {words.interval(between.low, between.high)}" in text
+
+
+def test_a_law_of_an_older_ledger_has_its_curve_and_no_spread(sample_report):
+    """Its resamples were not kept then."""
+    laws = tuple(replace(law, fit=law.fit | {"draws": [], "draw_noise": []}) for law in sample_report.laws)
+    page = render(replace(sample_report, laws=laws))
+    assert "band: its" not in page
+    assert "Laws at N = 111K" in page and "Gap to" not in page
 
 
 def test_a_law_that_could_not_be_fitted_says_why(sample_report):
