@@ -1,7 +1,8 @@
 """From a grid file to its plan: points grouped into trunks, with identities, budgets in whole steps, FLOPs and tokens.
 
 Resolves names against the catalog and checks everything that can be known without training. Torch-free; starts nothing,
-tokenises nothing, and knows no ledger: what is done already is ``pipelines.grid.state``.
+tokenises nothing, and asks the ledger for nothing but points of other experiments that a stage starts from
+(``pipelines.bases``): what is done already is ``pipelines.grid.state``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from gridlaw.modules import catalog
 from gridlaw.modules.data.declaration import declare, locate, prepared_name
 from gridlaw.modules.data.epochs import TrainTokens, check_epochs, count_train_tokens, epochs_of
 from gridlaw.modules.mixers.base import MixerSpec
-from gridlaw.modules.training.schedule import branch_plan
+from gridlaw.modules.training.schedule import BranchPlan, branch_plan
 from gridlaw.modules.training.settings import TrainingSettings
+from gridlaw.pipelines.bases import Base, Bases
 from gridlaw.pipelines.evaluations.registry import Evaluation, resolve_evaluations
 from gridlaw.pipelines.laws.forms import get_form
 from gridlaw.platform import identity
@@ -27,6 +29,7 @@ from gridlaw.platform.spec.sections import LawSection
 
 TRAINING_FACTOR = 3
 """Training costs three forward passes (PAPERS: recomputation not counted)."""
+_NO_BRANCH = BranchPlan(total_steps=0, trunk_steps=0, decay_start_step=0, decay_steps=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +77,19 @@ class PointPlan:
     def name(self) -> str:
         return self.id.name
 
+    @property
+    def is_trained(self) -> bool:
+        """False for a budget of 0: the base's weights under the point's architecture."""
+        return self.total_steps > 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrunkPlan:
     """The stable-rate run of one (stage, architecture, scale, seed), which serves the branches of its points.
 
-    parent: the point whose weights it starts from, if any. num_params: N of Full; num_params_own: the architecture's.
-    flops_per_token: of training (3 × forward). points: by their steps. identity, fingerprint: empty under a cosine
-    schedule, where nothing is shared and no trunk is trained.
+    base: the weights that it starts from, None for a fresh start. num_params: N of Full; num_params_own: the
+    architecture's. flops_per_token: of training (3 × forward). points: by their steps. identity, fingerprint: empty
+    under a cosine schedule, where nothing is shared and no trunk is trained.
     """
 
     name: str
@@ -89,7 +97,7 @@ class TrunkPlan:
     architecture: str
     scale: str
     seed: int
-    parent: PointId | None
+    base: Base | None
     data: DataPlan
     context: int
     model: dict[str, Any]
@@ -162,13 +170,13 @@ class GridPlan:
 def make_plan(spec: GridSpec) -> GridPlan:
     """Resolve a grid file. ``BadInput`` (or ``BadSetting``) for everything that cannot be trained."""
     warnings: list[str] = []
-    data = _DataPlans(spec)
+    data, bases = _DataPlans(spec), Bases(spec)
     trunks: dict[str, TrunkPlan] = {}
     grouped: dict[str, list[PointId]] = {}
     for point in spec.points():
         grouped.setdefault(point.trunk_name, []).append(point)
     for name, ids in grouped.items():
-        trunks[name] = _plan_trunk(spec, name, ids, data, trunks, warnings)
+        trunks[name] = _plan_trunk(spec, name, ids, data, bases, trunks, warnings)
     evaluations = tuple(resolve_evaluations([{entry.name: entry.settings} for entry in spec.evaluate]))
     laws = _plan_laws(spec, evaluations)
     return GridPlan(
@@ -208,6 +216,7 @@ def _plan_trunk(
     name: str,
     ids: Sequence[PointId],
     data_plans: _DataPlans,
+    bases: Bases,
     earlier: Mapping[str, TrunkPlan],
     warnings: list[str],
 ) -> TrunkPlan:
@@ -219,74 +228,70 @@ def _plan_trunk(
     layers = architecture.layers(scale)
     warnings.extend(_check_windows(first.architecture, layers, context))
     settings = TrainingSettings.from_dict(spec.training_for(first.architecture, first.stage), scale=scale)
-    settings.check_context(context)
+    if not all(point.budget.is_zero for point in ids):
+        settings.check_context(context)
     rope = _check_rope(spec.rope_for(first.stage))
     model = catalog.model_config(
         architecture, scale, vocab_size=data.declaration["vocab_size"], context=context, rope_base=rope.get("base")
     )
-    parent, parent_fingerprint = _parent(spec, first, earlier)
+    base = bases.of(first, model, earlier)
     num_params = catalog.full_num_params(scale)
     counts = catalog.describe(architecture, scale, vocab_size=model.vocab_size, context=context)
     flops = TRAINING_FACTOR * catalog.flops_per_token(model, context)
-    training = settings.to_dict()
-    shares = identity.shares_trunk(training)
+    shares = identity.shares_trunk(settings.to_dict())
 
-    def trunk_identity(budget_tokens: int | None) -> dict[str, Any]:
+    def trunk_identity(training: Mapping[str, Any] | None, budget_tokens: int | None = None) -> dict[str, Any]:
         return identity.trunk_identity(
             model=model.to_dict(),
             data=data.declaration,
             training=training,
             seed=first.seed,
-            parent=parent_fingerprint,
+            parent=base.fingerprint if base is not None else None,
             budget_tokens=budget_tokens,
         )
 
-    points = []
-    for point in ids:
+    def plan_point(point: PointId) -> PointPlan:
         steps = point.budget.num_steps(num_params, settings.batch_tokens)
-        if steps == 0:
-            raise BadInput(
-                f"budget of {point.name}", seen="0N", allowed="a budget above 0", hint="this version trains every point"
-            )
         tokens = steps * settings.batch_tokens
-        branch = branch_plan(steps, settings.schedule)
-        point_identity = identity.point_identity(
-            trunk_identity(None if shares else tokens), budget_tokens=tokens, training=training
+        branch = branch_plan(steps, settings.schedule) if steps else _NO_BRANCH
+        training = settings.to_dict() if steps else None
+        trunk = trunk_identity(training, None if shares or not steps else tokens)
+        point_identity = identity.point_identity(trunk, budget_tokens=tokens, training=training)
+        return PointPlan(
+            id=point,
+            trunk=name,
+            total_steps=steps,
+            trunk_steps=branch.trunk_steps,
+            decay_start_step=branch.decay_start_step,
+            decay_steps=branch.decay_steps,
+            tokens=tokens,
+            train_flops=flops * tokens,
+            epochs=data.epochs(tokens),
+            identity=point_identity,
+            fingerprint=identity.fingerprint(point_identity),
         )
-        points.append(
-            PointPlan(
-                id=point,
-                trunk=name,
-                total_steps=steps,
-                trunk_steps=branch.trunk_steps,
-                decay_start_step=branch.decay_start_step,
-                decay_steps=branch.decay_steps,
-                tokens=tokens,
-                train_flops=flops * tokens,
-                epochs=data.epochs(tokens),
-                identity=point_identity,
-                fingerprint=identity.fingerprint(point_identity),
-            )
-        )
+
+    points = [plan_point(point) for point in ids]
     _check_equal_steps(points, num_params)
+    stable = trunk_identity(settings.to_dict()) if shares else {}
     return TrunkPlan(
         name=name,
         stage=first.stage,
         architecture=first.architecture,
         scale=first.scale,
         seed=first.seed,
-        parent=parent,
+        base=base,
         data=data,
         context=context,
         model=model.to_dict(),
-        training=training,
+        training=settings.to_dict(),
         batch_tokens=settings.batch_tokens,
         num_params=num_params,
         num_params_own=counts.num_params_non_embedding,
         num_params_total=counts.num_params_total,
         flops_per_token=flops,
-        identity=trunk_identity(None) if shares else {},
-        fingerprint=identity.fingerprint(trunk_identity(None)) if shares else "",
+        identity=stable,
+        fingerprint=identity.fingerprint(stable) if shares else "",
         points=tuple(sorted(points, key=lambda point: point.total_steps)),
     )
 
@@ -329,30 +334,6 @@ def _check_equal_steps(points: Sequence[PointPlan], num_params: int) -> None:
                 allowed="budgets that differ by at least one optimizer step",
                 hint=f"both are {point.total_steps} steps at N = {num_params:,}: remove one, or lower batch_tokens",
             )
-
-
-def _parent(spec: GridSpec, point: PointId, earlier: Mapping[str, TrunkPlan]) -> tuple[PointId | None, str | None]:
-    source = spec.source_of(point.stage)
-    if source is None:
-        return None, None
-    parent = spec.parent_of(point)
-    if parent is None:
-        raise BadInput(
-            f"stages: {point.stage}: from",
-            seen=spec.stage(point.stage).source if spec.stage(point.stage) else None,  # type: ignore[union-attr]
-            allowed="a point of an earlier stage of this file",
-            hint="weights of other experiments and folders cannot be used in this version",
-        )
-    trunk = earlier.get(parent.trunk_name)
-    found = next((each for each in trunk.points if each.id == parent), None) if trunk else None
-    if found is None:
-        raise BadInput(
-            f"stages: {point.stage}: from",
-            seen=parent.name,
-            allowed="a point that an earlier stage trains",
-            hint="add its budget to that stage",
-        )
-    return parent, found.fingerprint
 
 
 def _plan_laws(spec: GridSpec, evaluations: Sequence[Evaluation]) -> tuple[LawPlan, ...]:

@@ -207,7 +207,7 @@ def trunk_identity(
     *,
     model: Mapping[str, Any],
     data: Mapping[str, Any],
-    training: Mapping[str, Any],
+    training: Mapping[str, Any] | None,
     seed: int,
     parent: str | None = None,
     budget_tokens: int | None = None,
@@ -216,28 +216,33 @@ def trunk_identity(
 
     model: resolved layers and settings, scale numbers, vocabulary, positions; no name of an architecture or scale.
     data: the declaration (content, tokenizer, context, packing). training: every setting resolved (learning rate by the
-    rule as a number). parent: fingerprint of the point, or content hash of the weights, that it starts from; None for a
-    fresh start. budget_tokens: D in whole steps; it enters under a cosine schedule, which knows it from the first step,
-    and is required there; a wsd trunk serves every budget and leaves it out, and the decay with it.
+    rule as a number); None under a point that is not trained. parent: fingerprint of the point, or content hash of the
+    weights, that it starts from; None for a fresh start. budget_tokens: D in whole steps; it enters under a cosine
+    schedule, which knows it from the first step, and is required there; a wsd trunk serves every budget and leaves it
+    out, and the decay with it.
     """
-    schedule = dict(training["schedule"])
-    settings = {key: value for key, value in training.items() if key != "schedule"}
     identity: dict[str, Any] = {
         "kind": "trunk",
         "model": dict(model),
         "data": {key: value for key, value in data.items() if key not in NOT_IDENTITY["data"]},
-        "training": {**settings, "schedule": {k: v for k, v in schedule.items() if k not in DECAY_KEYS}},
         "seed": seed,
     }
+    if training is not None:
+        identity["training"] = _trunk_training(training, budget_tokens)
+    if parent is not None:
+        identity["parent"] = parent
+    return _checked(identity)
+
+
+def _trunk_training(training: Mapping[str, Any], budget_tokens: int | None) -> dict[str, Any]:
+    schedule = dict(training["schedule"])
+    known = {key: value for key, value in schedule.items() if key not in DECAY_KEYS}
     if shares_trunk(training):
         assert schedule["name"] == "wsd", f"no identity rule for the schedule {schedule['name']!r}"
     else:
         assert budget_tokens is not None, "a cosine schedule knows its budget: its trunk's identity needs it"
-        identity["training"]["schedule"]["final_fraction"] = schedule.get("final_fraction", 0.0)
-        identity["training"]["schedule"]["budget_tokens"] = budget_tokens
-    if parent is not None:
-        identity["parent"] = parent
-    return _checked(identity)
+        known |= {"final_fraction": schedule.get("final_fraction", 0.0), "budget_tokens": budget_tokens}
+    return {**{key: value for key, value in training.items() if key != "schedule"}, "schedule": known}
 
 
 def shares_trunk(training: Mapping[str, Any]) -> bool:
@@ -245,13 +250,17 @@ def shares_trunk(training: Mapping[str, Any]) -> bool:
     return bool(training["schedule"]["name"] != "cosine")
 
 
-def point_identity(trunk: Mapping[str, Any], *, budget_tokens: int, training: Mapping[str, Any]) -> dict[str, Any]:
+def point_identity(
+    trunk: Mapping[str, Any], *, budget_tokens: int, training: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """The identity of a point: its trunk's, D in whole optimizer steps, and the decay (None under cosine).
 
-    budget_tokens: tokens really seen, so that 20N and as many tokens written out are one point; 0 for no training.
+    budget_tokens: tokens really seen, so that 20N and as many tokens written out are one point; 0 for no training: such
+    a point and its trunk have no ``training``, for no setting of it changes a number.
     """
-    schedule = training["schedule"]
-    decay = {key: schedule[key] for key in DECAY_KEYS if key in schedule} if shares_trunk(training) else None
+    decay = None
+    if training is not None and shares_trunk(training):
+        decay = {key: training["schedule"][key] for key in DECAY_KEYS if key in training["schedule"]}
     return _checked({"kind": "point", "trunk": dict(trunk), "budget_tokens": budget_tokens, "decay": decay})
 
 

@@ -58,6 +58,13 @@ class MixerSpec(ABC):
         """Parameters of one mixer that the total counts and N does not: sink logits."""
         return 0
 
+    def weight_shapes(self, scale: Scale) -> dict[str, tuple[int, ...]] | None:
+        """Shape of every parameter of the module by its name there; None where only the module knows.
+
+        With it a plan says what a stage takes over from another architecture's weights, and refuses what cannot fit.
+        """
+        return None
+
     def ffn_dim(self, scale: Scale) -> int:
         """Hidden width of the SwiGLU beside this mixer: features."""
         return scale.ffn_dim

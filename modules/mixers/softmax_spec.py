@@ -54,6 +54,15 @@ class SoftmaxSpec(MixerSpec):
     def num_params_uncounted(self, scale: Scale) -> int:
         return scale.num_heads if self.resolved(scale).sink else 0
 
+    def weight_shapes(self, scale: Scale) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {
+            "q_proj.weight": (scale.inner_dim, scale.d_model),
+            "k_proj.weight": (scale.kv_dim, scale.d_model),
+            "v_proj.weight": (scale.kv_dim, scale.d_model),
+            "o_proj.weight": (scale.d_model, scale.inner_dim),
+        }
+        return shapes | {"sink": (scale.num_heads,)} if self.resolved(scale).sink else shapes
+
     def num_projection_weights(self, scale: Scale) -> int:
         """Weights of the projections of q, k, v and the output."""
         return 2 * scale.d_model * scale.inner_dim + 2 * scale.d_model * scale.kv_dim

@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -18,11 +16,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from gridlaw.modules.errors import BadSetting
-from gridlaw.modules.models.config import ModelConfig
 from gridlaw.modules.models.decoder import DecoderLM
+from gridlaw.modules.models.weights import CONFIG, MODEL_TYPE, WEIGHTS, Transfer, load_config, transfer_by_name
 
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
-MODEL_TYPE = "gridlaw"
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
@@ -35,24 +31,6 @@ def save_model(model: DecoderLM, folder: str | Path) -> Path:
     config = {"model_type": MODEL_TYPE, **model.config.to_dict()}
     _write(folder / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
     return folder
-
-
-def load_config(folder: str | Path) -> ModelConfig:
-    """The config of a saved model."""
-    path = Path(folder) / CONFIG
-    try:
-        values = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        raise BadSetting(
-            "checkpoint", seen=str(folder), allowed=f"a folder with {WEIGHTS} and {CONFIG}", hint=f"{path} is missing"
-        ) from None
-    except ValueError as error:
-        raise BadSetting("checkpoint: config", seen=str(path), allowed="JSON", hint=str(error)) from None
-    if not isinstance(values, dict) or values.pop("model_type", None) != MODEL_TYPE:
-        raise BadSetting(
-            "checkpoint: config", seen=str(path), allowed=f"model_type {MODEL_TYPE!r}, as gridlaw writes it"
-        )
-    return ModelConfig.from_dict(values)
 
 
 def load_model(
@@ -123,38 +101,18 @@ def check_same_shapes(model: nn.Module, tensors: Mapping[str, Tensor], *, where:
         raise BadSetting(f"checkpoint {where}: tensors", seen=extra[:3], allowed="the model's own, and no others")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Transfer:
-    """What `transfer_weights` did, by parameter name: taken over, kept at their initial values, and left aside."""
-
-    transferred: tuple[str, ...]
-    new: tuple[str, ...]
-    unused: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return {"transferred": list(self.transferred), "new": list(self.new), "unused": list(self.unused)}
-
-
 @torch.no_grad()
 def transfer_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, where: str = "weights") -> Transfer:
     """Copy by name what both have, as when a model goes on as another architecture. Another shape raises BadSetting."""
     own = dict(model.named_parameters())
-    common = [name for name in own if name in tensors]
-    if not common:
-        raise BadSetting(where, seen=sorted(tensors)[:3], allowed=f"tensors named as the model's: {list(own)[:3]}")
-    for name in common:
-        if tensors[name].shape != own[name].shape:
-            raise BadSetting(
-                f"{where}: {name}", seen=tuple(tensors[name].shape), allowed=f"shape {tuple(own[name].shape)}",
-                hint="The base point has another scale or vocabulary",
-            )  # fmt: skip
+    found = transfer_by_name(_shapes(own), _shapes(tensors), where=where)
+    for name in found.transferred:
         own[name].copy_(tensors[name])
-    return Transfer(
-        transferred=tuple(common),
-        new=tuple(name for name in own if name not in tensors),
-        unused=tuple(sorted(tensors.keys() - own.keys())),
-    )
+    return found
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch.utils.checkpoint import checkpoint
 
@@ -11,27 +15,70 @@ from gridlaw.modules.catalog import flops_per_token
 from gridlaw.modules.models.checkpoint import load_weights, save_model, transfer_weights
 from gridlaw.modules.models.config import ModelConfig
 from gridlaw.modules.models.decoder import DecoderLM
-from gridlaw.modules.training.job import FitJob
+from gridlaw.modules.models.weights import Transfer
+from gridlaw.modules.training.checkpoint_files import write_json
+from gridlaw.modules.training.job import FitJob, FitResult
 
 FORWARDS_PER_TRAINING_STEP = 3
 """Forward, and twice that for the backward pass; recomputation is not counted."""
+MODEL_FOLDER, TRANSFER_FILE = "model", "transfer.json"
 
 
-def model(job: FitJob, *, begins: bool) -> tuple[DecoderLM, list[str], list[str]]:
+def model(job: FitJob, *, begins: bool) -> tuple[DecoderLM, Transfer]:
     """The job's model with initial values from its seed, and with its ``start_weights`` if it begins now.
 
-    begins: whether the run is at its beginning; else all weights come from a checkpoint.
-    Returns the model, the names that ``start_weights`` did not give, and those of it that found no place.
+    begins: whether the run is at its beginning; else all weights come from a checkpoint. Returns besides what was taken
+    over of ``start_weights``, then or at the beginning.
     """
-    config = ModelConfig.from_dict(job.model)
-    built = DecoderLM(config)
+    built = DecoderLM(ModelConfig.from_dict(job.model))
     built.initialise(job.seed)
+    transfer = Transfer(transferred=(), new=(), unused=())
+    if job.start_weights is not None:
+        transfer = _begin(built, job) if begins else _kept_transfer(Path(job.folder))
     if job.activation_checkpointing:
         checkpoint_activations(built)
-    if job.start_weights is None or not begins:
-        return built, [], []
-    given = transfer_weights(built, load_weights(job.start_weights), where="start_weights")
-    return built, list(given.new), list(given.unused)
+    return built, transfer
+
+
+def _begin(built: DecoderLM, job: FitJob) -> Transfer:
+    assert job.start_weights is not None, "a job without start_weights takes nothing over"
+    transfer = transfer_weights(built, load_weights(job.start_weights), where="start_weights")
+    write_json(Path(job.folder) / TRANSFER_FILE, transfer.to_dict())
+    return transfer
+
+
+def _kept_transfer(folder: Path) -> Transfer:
+    try:
+        kept = json.loads((folder / TRANSFER_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:  # begun by an earlier version
+        kept = {"transferred": (), "new": (), "unused": ()}
+    return Transfer(**{name: tuple(names) for name, names in kept.items()})
+
+
+def adopt(model: Mapping[str, Any], *, seed: int, start_weights: str, folder: Path) -> FitResult:
+    """Another model's weights under a new architecture, exported without training: what a budget of 0 means.
+
+    model: ``ModelConfig.to_dict()``. seed: of parameters that ``start_weights`` (a folder with model.safetensors) does
+    not give. folder: where ``model/`` is written.
+    """
+    started = time.perf_counter()
+    built = DecoderLM(ModelConfig.from_dict(model)).initialise(seed)
+    transfer = transfer_weights(built, load_weights(start_weights), where="start_weights")
+    return FitResult(
+        steps=0,
+        tokens=0,
+        executed_steps=0,
+        executed_now=0,
+        resumed_from=0,
+        final_loss=None,
+        checkpoint=str(export(built, folder / MODEL_FOLDER)),
+        seconds=time.perf_counter() - started,
+        tokens_per_second=0.0,
+        micro_batch=0,
+        transferred_weights=transfer.transferred,
+        new_weights=transfer.new,
+        dropped_weights=transfer.unused,
+    )
 
 
 def checkpoint_activations(built: DecoderLM) -> None:

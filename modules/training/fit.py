@@ -5,6 +5,7 @@ Files in ``job.folder``
     result-000000240.json             what ``fit`` returned for ``until_step`` 240; written last
     executed.count                    optimizer steps made by all attempts
     micro_batch.json                  the micro-batch that fitted into memory
+    transfer.json                     what was taken over, if the run began with another model's weights
     model/                            model.safetensors and config.json, at the end of a decay
 
 The batch, learning rate and everything else of step s are functions of the job and of s. So an interrupted fit, a trunk
@@ -46,7 +47,7 @@ __all__ = ["Diverged", "FitJob", "FitResult", "Stopped", "fit"]
 
 log = logging.getLogger(__name__)
 
-MODEL_FOLDER, MICRO_BATCH_FILE = "model", "micro_batch.json"
+MICRO_BATCH_FILE = "micro_batch.json"
 
 
 def fit(
@@ -129,7 +130,8 @@ class _Run:
     @property
     def identity(self) -> str:
         """Of what the stored result depends on."""
-        return digest({"recipe": self.recipe, "plan": vars(self.plan), "weights": self.job.start_weights})
+        weights = self.job.start_fingerprint or self.job.start_weights
+        return digest({"recipe": self.recipe, "plan": vars(self.plan), "weights": weights})
 
     def stored_result(self) -> FitResult | None:
         """The result of this same job, if what it points to is whole."""
@@ -205,7 +207,7 @@ class _Run:
             start_step = 0 if start is None else checkpoint_files.step_of(start) or 0
             # Before the first step: an attempt after a kill must not try others.
             checkpoint_files.write_json(self.folder / MICRO_BATCH_FILE, {"micro_batch": micro_batch})
-            model, new, dropped = build.model(job, begins=start is None)
+            model, transfer = build.model(job, begins=start is None)
             module = LanguageModelModule(
                 model,
                 settings=self.settings,
@@ -253,8 +255,9 @@ class _Run:
                 tokens_per_second=counter.now * self.settings.batch_tokens / max(telemetry.seconds, 1e-9),
                 micro_batch=micro_batch,
                 damaged=tuple(damaged),
-                new_weights=tuple(new),
-                dropped_weights=tuple(dropped),
+                transferred_weights=transfer.transferred,
+                new_weights=transfer.new,
+                dropped_weights=transfer.unused,
             )
         self._store(result)
         return result
@@ -298,7 +301,7 @@ class _Run:
             path = self.folder / checkpoint_files.checkpoint_name(self.job.until_step)
             assert path.is_file(), f"{path} was not saved"
             return path
-        return build.export(module.model, self.folder / MODEL_FOLDER)
+        return build.export(module.model, self.folder / build.MODEL_FOLDER)
 
     def _store(self, result: FitResult) -> None:
         """The result file, then what is not needed any more: checkpoints of a finished decay."""

@@ -25,6 +25,7 @@ class FitJob:
         document_mask: documents packed in one window do not see each other.
         start_checkpoint: the trunk's checkpoint that a decay goes on from; used while ``folder`` holds none of its own.
         start_weights: folder with model.safetensors that a stage begins with, by name; step 0, new optimizer state.
+        start_fingerprint: which weights these are, wherever the folder lies; None: the folder's path stands for it.
         decay_start_step, decay_steps: None for a trunk.
     How far and where
         until_step: optimizer steps counted from the run's beginning. folder: checkpoints and results.
@@ -46,6 +47,7 @@ class FitJob:
     document_mask: bool = False
     start_checkpoint: str | None = None
     start_weights: str | None = None
+    start_fingerprint: str | None = None
     decay_start_step: int | None = None
     decay_steps: int | None = None
 
@@ -135,7 +137,7 @@ class FitResult:
     executed_now: those of this call; 0 if there was nothing to do. resumed_from: the step this call began at.
     seconds, tokens_per_second: of this call's training loop. checkpoint: the trunk's checkpoint file, or the exported
     folder. diverged: the reason, or None. damaged: checkpoints that were found damaged and passed over.
-    new_weights, dropped_weights: names, if the run began with another model's weights.
+    transferred_weights, new_weights, dropped_weights: names, if the run began with another model's weights.
     """
 
     steps: int
@@ -150,6 +152,7 @@ class FitResult:
     micro_batch: int
     diverged: str | None = None
     damaged: tuple[str, ...] = ()
+    transferred_weights: tuple[str, ...] = ()
     new_weights: tuple[str, ...] = ()
     dropped_weights: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -163,7 +166,7 @@ class FitResult:
     def from_dict(cls, data: Mapping[str, Any]) -> FitResult:
         """From ``to_dict``."""
         given = dict(data)
-        for name in ("damaged", "new_weights", "dropped_weights"):
+        for name in ("damaged", "transferred_weights", "new_weights", "dropped_weights"):
             given[name] = tuple(given.get(name, ()))
         return cls(**given)
 

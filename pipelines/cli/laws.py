@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def grid_frame(plan: GridPlan) -> pd.DataFrame:
-    """Done points of a grid in the ledger: architecture, scale, budget, seed, N, D, name and their metrics."""
+    """Done points of a grid in the ledger: architecture, scale, budget, seed, N, D, name and their metrics.
+
+    Points of budget 0 are left out: a law of D has no place for them.
+    """
     import pandas as pd
 
     from gridlaw.pipelines.grid.state import read_state
@@ -29,7 +32,7 @@ def grid_frame(plan: GridPlan) -> pd.DataFrame:
     state = read_state(plan, place.ledger(plan, store), store)
     rows = []
     for point in plan.points:
-        if state.points[point.name].status == "done":
+        if state.points[point.name].status == "done" and point.is_trained:
             known = {
                 "name": point.name,
                 "architecture": point.id.architecture,

@@ -134,7 +134,7 @@ def _open(
     inputs: dict[str, Any],
     device: str,
 ) -> EvaluationRun:
-    from gridlaw.modules.models.checkpoint import load_config
+    from gridlaw.modules.models.weights import load_config
 
     evaluation = resolve_evaluation({name: settings or {}})
     prepared = open_prepared(prepared_folder)

@@ -93,7 +93,7 @@ def _point(
 ) -> PointRow:
     trunk = plan.trunk_of(point)
     standing = state.points[point.name]
-    status, reason = _status(point, standing.status == "done", failed)
+    status, reason = _status(plan, point, standing.status == "done", failed)
     seconds = (
         (standing.run.number("seconds") or 0.0) if standing.run is not None and standing.status == "done" else None
     )
@@ -123,7 +123,7 @@ def _point(
     )
 
 
-def _status(point: PointPlan, done: bool, failed: dict[str, RunRecord]) -> tuple[str, str]:
+def _status(plan: GridPlan, point: PointPlan, done: bool, failed: dict[str, RunRecord]) -> tuple[str, str]:
     if done:
         return "done", ""
     run = failed.get(point.name)
@@ -132,6 +132,12 @@ def _status(point: PointPlan, done: bool, failed: dict[str, RunRecord]) -> tuple
     trunk = failed.get(point.trunk)
     if trunk is not None:
         return "blocked", f"its trunk {'diverged' if trunk.diverged else 'failed'}: {trunk.reason}"
+    base = plan.trunk_of(point).base
+    if base is not None and base.point is not None:
+        parent = next(each for each in plan.points if each.id == base.point)
+        status, reason = _status(plan, parent, False, failed)
+        if status != "not run":
+            return "blocked", f"{parent.name} {status if status != 'blocked' else 'is blocked'}: {reason}"
     return "not run", ""
 
 

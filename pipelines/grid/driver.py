@@ -24,7 +24,7 @@ from gridlaw.pipelines.grid.executor import RayExecutor
 from gridlaw.pipelines.grid.graph import Graph, Node, NodeKey
 from gridlaw.pipelines.grid.laws import LawBook
 from gridlaw.pipelines.grid.outcome import TRY_AGAIN, Failure, Outcome
-from gridlaw.pipelines.grid.records import Records, seconds_of
+from gridlaw.pipelines.grid.records import Records, seconds_of, transfer_of
 from gridlaw.pipelines.grid.state import attempt_folder, evaluation_name
 from gridlaw.pipelines.grid.tasks import TaskBuilder
 from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan
@@ -86,6 +86,8 @@ class Driver:
     """Identity and fingerprint of what a refit was given: more points may arrive while it runs."""
     _ends: deque[tuple[NodeKey, Outcome]] = field(default_factory=deque)
     """Ends that are not in the ledger yet, in order."""
+    _told: set[str] = field(default_factory=set)
+    """Trunks and points whose transfer of weights was said."""
     _away_since: float | None = None
     _next_try: float = 0.0
     _fatal: str = ""
@@ -199,8 +201,9 @@ class Driver:
                 step for step, path in checkpoint_files.checkpoints(folder) if checkpoint_files.fault(path) is None
             }
         begin: tuple[NodeKey, ...] = (("prepare", trunk.data.folder),)
-        if trunk.parent is not None and ("decay", trunk.parent.name) in self.graph.nodes:
-            begin += (("decay", trunk.parent.name),)
+        parent = trunk.base.point if trunk.base is not None else None
+        if parent is not None and ("decay", parent.name) in self.graph.nodes:
+            begin += (("decay", parent.name),)
         last: tuple[NodeKey, ...] = begin
         steps = sorted({point.trunk_steps for point in undone if point.trunk_steps > 0})
         if standing.interrupted and trunk.branch_steps:
@@ -217,7 +220,7 @@ class Driver:
         for point in undone:
             segment = ("segment", trunk.name, point.trunk_steps)
             depends = (segment,) if segment in self.graph.nodes else begin
-            priority = _SHORT if point.trunk_steps else point.train_flops
+            priority = _SHORT if point.trunk_steps or not point.is_trained else point.train_flops
             self.graph.add(Node(key=("decay", point.name), depends_on=depends, priority=priority))
 
     def _add_evaluation(self, trunk: TrunkPlan, point: PointPlan, evaluation: Evaluation) -> None:
@@ -292,26 +295,35 @@ class Driver:
             self._fitted[node.key] = self.laws.identity_of(index, architecture, resamples)
             return kind, self.laws.task(index, architecture, resamples), f"refit {law.name} {law.form} {architecture}"
         trunk = self._trunk_of(node)
-        parent = None if trunk.parent is None else self.records.run_ids[trunk.parent.name]
+        weights = self._base_folder(trunk)
         micro_batch = self._micro_batch.get(trunk.name)
         if kind == "segment":
             run_id = self.records.open_trunk(trunk)
             task = self.tasks.segment(
-                trunk, until_step=int(node.key[2]), run_id=run_id, parent_run_id=parent, micro_batch=micro_batch
+                trunk, until_step=int(node.key[2]), run_id=run_id, weights=weights, micro_batch=micro_batch
             )
             return kind, task, f"{trunk.name} trunk"
         point = self._points[str(node.key[1])]
         if kind == "decay":
             trunk_run = self.records.run_ids.get(trunk.name)
             run_id = self.records.open_point(trunk, point)
+            if not point.is_trained:
+                assert weights is not None, f"{point.name} trains nothing and has no base: the plan refuses it"
+                return "adopt", self.tasks.adopt(trunk, run_id=run_id, weights=weights), point.name
             task = self.tasks.decay(
-                trunk, point, run_id=run_id, trunk_run_id=trunk_run, parent_run_id=parent, micro_batch=micro_batch
+                trunk, point, run_id=run_id, trunk_run_id=trunk_run, weights=weights, micro_batch=micro_batch
             )
             return kind, task, point.name
         evaluation = self._evaluations[str(node.key[2])]
         run_id = self.records.open_evaluation(trunk, point, evaluation)
         task = self.tasks.evaluate(evaluation, trunk, run_id=run_id, point_run_id=self.records.run_ids[point.name])
         return kind, task, evaluation_name(point.name, evaluation.name)
+
+    def _base_folder(self, trunk: TrunkPlan) -> str | None:
+        """Where the weights lie that a trunk starts from; None for a fresh start."""
+        if trunk.base is None or trunk.base.point is None:
+            return trunk.base.folder if trunk.base is not None else None
+        return self.tasks.model_folder(self.records.run_ids[trunk.base.point.name])
 
     def _trunk_of(self, node: Node) -> TrunkPlan:
         name = str(node.key[1])
@@ -340,11 +352,21 @@ class Driver:
         seconds = self._seconds[trunk.name] + sum(s for k, s in self._segment_seconds.items() if k[1] == trunk.name)
         more = [n for n in self.graph.of_kind("segment") if n.key[1] == trunk.name and n.state == "waiting"]
         self.records.segment_done(trunk, result, seconds=seconds, last=not more)
+        self._tell_transfer(trunk.name, trunk, result)
         for sentence in result["damaged"]:
             self.say(f"{trunk.name}: damaged checkpoint passed over: {sentence}")
 
     def _decay_done(self, node: Node, result: dict[str, Any]) -> None:
-        self.records.finish_point(self._points[str(node.key[1])], result)
+        point = self._points[str(node.key[1])]
+        self.records.finish_point(point, result)
+        self._tell_transfer(point.name, self._trunk_of(node), result)
+
+    def _tell_transfer(self, name: str, trunk: TrunkPlan, result: dict[str, Any]) -> None:
+        """Once a trunk, or a point without one: what it took over of its base's weights."""
+        transfer = transfer_of(result)
+        if trunk.base is not None and transfer is not None and name not in self._told:
+            self._told.add(name)
+            self.say(f"{name} starts from {trunk.base.label}: {transfer.words()}")
 
     def _evaluate_done(self, node: Node, result: dict[str, Any]) -> None:
         point, evaluation = self._points[str(node.key[1])], self._evaluations[str(node.key[2])]

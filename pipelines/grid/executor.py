@@ -20,6 +20,7 @@ STAGES: Mapping[str, str] = {
     "prepare": "gridlaw.pipelines.stages.prepare:prepare",
     "segment": "gridlaw.pipelines.stages.train:train_segment",
     "decay": "gridlaw.pipelines.stages.train:decay",
+    "adopt": "gridlaw.pipelines.stages.train:adopt",
     "evaluate": "gridlaw.pipelines.stages.evaluate:evaluate",
     "refit": "gridlaw.pipelines.stages.refit:refit",
 }

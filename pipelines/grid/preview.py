@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gridlaw.pipelines.bases import Base
 from gridlaw.pipelines.grid.laws import LawBook, Refit
 from gridlaw.pipelines.grid.state import GridState, law_name, read_state
 from gridlaw.pipelines.grid.submission import Place
@@ -41,7 +42,8 @@ def preview(plan: GridPlan) -> dict[str, Any]:
             {
                 "name": point.name,
                 "status": standing.status,
-                "action": _action(standing.words(), undone, standing.status),
+                "action": _action(standing.words(), undone, standing.status, is_trained=point.is_trained),
+                "base": trunk.base.label if trunk.base is not None else None,
                 "num_params": trunk.num_params,
                 "num_params_own": trunk.num_params_own,
                 "steps": point.total_steps,
@@ -75,7 +77,7 @@ def status_of(plan: GridPlan) -> dict[str, Any]:
     for point in plan.points:
         standing = state.points[point.name]
         run = standing.run
-        trunk_run = state.trunks[point.trunk].run
+        blocked = _blocked_by(plan, state, plan.trunk_of(point))
         row: dict[str, Any] = {"name": point.name, "state": "left", "reason": ""}
         if standing.status == "done":
             row["state"] = "done"
@@ -85,8 +87,8 @@ def status_of(plan: GridPlan) -> dict[str, Any]:
             row |= {"state": "diverged" if run.diverged else "failed", "reason": run.reason}
         elif run is not None and run.running:
             row["state"] = "running" if running else "interrupted"
-        elif trunk_run is not None and trunk_run.status == "FAILED":
-            row |= {"state": "blocked", "reason": f"its trunk failed: {trunk_run.reason}"}
+        elif blocked:
+            row |= {"state": "blocked", "reason": blocked}
         row["evaluations"] = {
             each.name: "done" if state.evaluations[point.name, each.name].status == "done" else "left"
             for each in plan.evaluations
@@ -116,8 +118,10 @@ def print_preview(shown: dict[str, Any]) -> None:
     for point in shown["points"]:
         table.add_row(point["name"], point["action"], *(text(point) for _, text in columns))
     console.print(table)
+    for line in _base_lines(shown["trunks"]):
+        console.print(line)
     totals = shown["totals"]
-    saved = 1 - totals["tokens"] / totals["tokens_without_sharing"]
+    saved = 1 - totals["tokens"] / totals["tokens_without_sharing"] if totals["tokens_without_sharing"] else 0.0
     console.print(
         f"{totals['points']} points on {totals['trunks']} trunks: {totals['tokens']:,} tokens, "
         f"{totals['flops']:.4g} FLOPs; "
@@ -162,10 +166,26 @@ def _open(plan: GridPlan) -> tuple[Store, Ledger | None, GridState]:
     return store, ledger, read_state(plan, ledger, store)
 
 
-def _action(words: str, undone: Sequence[str], status: str) -> str:
+def _action(words: str, undone: Sequence[str], status: str, *, is_trained: bool) -> str:
     if status == "done" and undone:
         return f"done; evaluate {', '.join(undone)}"
-    return words
+    return words if is_trained or status == "done" else f"{words}, without training"
+
+
+def _blocked_by(plan: GridPlan, state: GridState, trunk: TrunkPlan) -> str:
+    """Why a point of this trunk cannot be trained: its trunk failed, or what it starts from; nothing if it can."""
+    run = state.trunks[trunk.name].run
+    if run is not None and run.status == "FAILED":
+        return f"its trunk failed: {run.reason}"
+    parent = trunk.base.point if trunk.base is not None else None
+    if parent is None or state.points[parent.name].status == "done":
+        return ""
+    run = state.points[parent.name].run
+    if run is not None and run.status == "FAILED":
+        return f"{parent.name} failed: {run.reason}"
+    above = next(each for each in plan.trunks if each.name == parent.trunk_name)
+    reason = _blocked_by(plan, state, above)
+    return f"{parent.name} is blocked: {reason}" if reason else ""
 
 
 def _behind(plan: GridPlan, state: GridState) -> list[Refit]:
@@ -181,7 +201,31 @@ def _trunk(state: GridState, trunk: TrunkPlan) -> dict[str, Any]:
         "until_step": max(trunk.branch_steps, default=0),
         "branch_steps": list(trunk.branch_steps),
         "tokens": max(trunk.branch_steps, default=0) * trunk.batch_tokens,
+        "base": None if trunk.base is None else _base(trunk.base),
     }
+
+
+def _base(base: Base) -> dict[str, Any]:
+    transfer = base.transfer
+    return {
+        "label": base.label,
+        "fingerprint": base.fingerprint,
+        "words": transfer.words() if transfer is not None else "what is taken over is known when it runs",
+        "weights": transfer.to_dict() if transfer is not None else None,
+    }
+
+
+def _base_lines(trunks: Sequence[dict[str, Any]]) -> list[str]:
+    """One line for all trunks that take over the same from bases of one kind."""
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for trunk in trunks:
+        if trunk["base"] is not None:
+            alike.setdefault(trunk["base"]["words"], []).append(trunk)
+    lines = []
+    for words, (first, *others) in alike.items():
+        more = f" and {len(others)} more" if others else ""
+        lines.append(f"{first['name']}{more} from {first['base']['label']}: {words}")
+    return lines
 
 
 def _totals(plan: GridPlan, state: GridState, has_ledger: bool) -> dict[str, Any]:
@@ -196,7 +240,8 @@ def _totals(plan: GridPlan, state: GridState, has_ledger: bool) -> dict[str, Any
         steps += max(0, max((point.trunk_steps for point in left), default=0) - standing.step)
         tokens_left += steps * trunk.batch_tokens
         flops_left += steps * trunk.batch_tokens * trunk.flops_per_token
-        storage += trunk.num_params_total * _CHECKPOINT_BYTES_PER_PARAM * (len(trunk.branch_steps) + _KEPT_FOR_RESUME)
+        kept = len(trunk.branch_steps) + _KEPT_FOR_RESUME if any(point.is_trained for point in trunk.points) else 0
+        storage += trunk.num_params_total * _CHECKPOINT_BYTES_PER_PARAM * kept
         storage += trunk.num_params_total * _MODEL_BYTES_PER_PARAM * len(trunk.points)
         seconds = standing.run.number("seconds") if standing.run is not None else None
         if seconds and standing.run is not None:

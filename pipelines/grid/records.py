@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gridlaw.modules.models.weights import Transfer, grouped
 from gridlaw.pipelines.evaluations.registry import Evaluation
 from gridlaw.pipelines.grid.state import MODEL_FOLDER, PYTHON, GridState, evaluation_name, law_name
 from gridlaw.pipelines.plan import GridPlan, LawPlan, PointPlan, TrunkPlan
@@ -19,6 +21,7 @@ from gridlaw.platform.store.base import attempt_name
 HISTORY = "history.json"
 LAW = "law.json"
 DETAILS = "details.json"
+TRANSFER = "transfer.json"
 
 
 @dataclass
@@ -74,6 +77,7 @@ class Records:
             "executed_steps": result["executed_steps"],
             "seconds": result["seconds"],
         }
+        tags |= self._transfer(run_id, result)
         metrics = {"train_seconds": result["seconds"]} | self.state.metrics(point.name)
         self._flush(point.name)
         self.ledger.finish_run(run_id, metrics=metrics, step=result["steps"], tags=tags)
@@ -89,6 +93,7 @@ class Records:
             "executed_steps": result["executed_steps"],
             "micro_batch": result["micro_batch"],
             "seconds": seconds,
+            **self._transfer(run_id, result),
         }
         if last:
             self._flush(trunk.name)
@@ -96,6 +101,14 @@ class Records:
             self.opened.discard(trunk.name)
         else:
             self.ledger.log_results(run_id, tags=tags)
+
+    def _transfer(self, run_id: str, result: dict[str, Any]) -> dict[str, Any]:
+        """What a run took over of another model's weights: kept by name as an artifact, told in short as tags."""
+        transfer = transfer_of(result)
+        if transfer is None:
+            return {}
+        self.ledger.log_json(run_id, TRANSFER, transfer.to_dict())
+        return {"new_weights": grouped(transfer.new), "dropped_weights": grouped(transfer.unused)}
 
     def open_evaluation(self, trunk: TrunkPlan, point: PointPlan, evaluation: Evaluation) -> str:
         tags = self._trunk_tags(trunk) | {
@@ -189,6 +202,8 @@ class Records:
             "seed": trunk.seed,
             "num_params": trunk.num_params,
             "num_params_own": trunk.num_params_own,
+            "base": trunk.base.label if trunk.base is not None else None,
+            "base_fingerprint": trunk.base.fingerprint if trunk.base is not None else None,
             "python": PYTHON,
         }
 
@@ -209,6 +224,17 @@ def _history_row(num_points: int, row: dict[str, Any]) -> dict[str, Any]:
     for held in row["held_out"]:
         found[f"predicted {held['name']}"] = held["predicted"]
     return found
+
+
+def transfer_of(result: Mapping[str, Any]) -> Transfer | None:
+    """What a training task took over of another model's weights; None for a fresh start, or from a trunk."""
+    if not result.get("transferred_weights"):
+        return None
+    return Transfer(
+        transferred=tuple(result["transferred_weights"]),
+        new=tuple(result["new_weights"]),
+        unused=tuple(result["dropped_weights"]),
+    )
 
 
 def seconds_of(run: RunRecord | None) -> float:

@@ -121,12 +121,23 @@ def _interpreters(drifted: Iterable[Standing]) -> str:
 
 
 def refuse_lost_models(plan: GridPlan, state: GridState, store: Store) -> None:
-    """``BadInput`` for finished points that have still to be evaluated and whose model is gone from the store."""
+    """``BadInput`` for finished points whose model is gone from the store and is still needed.
+
+    It is for evaluations that the point lacks, and for points of later stages that start from it and have no checkpoint
+    of their own.
+    """
     lost = []
+    needed = {
+        trunk.base.point.name
+        for trunk in plan.trunks
+        if trunk.base is not None and trunk.base.point is not None
+        if state.trunks[trunk.name].step == 0 and any(state.points[each.name].status == "new" for each in trunk.points)
+    }
     for point in plan.points:
         run = state.points[point.name].run
         asked = [state.evaluations[point.name, each.name] for each in plan.evaluations]
-        if state.points[point.name].status != "done" or run is None or all(each.status == "done" for each in asked):
+        idle = all(each.status == "done" for each in asked) and point.name not in needed
+        if state.points[point.name].status != "done" or run is None or idle:
             continue
         if not (attempt_folder(store, run.run_id) / MODEL_FOLDER / WEIGHTS).is_file():
             lost.append(point.name)
@@ -135,7 +146,7 @@ def refuse_lost_models(plan: GridPlan, state: GridState, store: Store) -> None:
         raise BadInput(
             f"model of {lost[0]}{more}",
             seen="missing in the store",
-            allowed="the model of a finished point, for the evaluations that it still lacks",
+            allowed="the model of a finished point, for evaluations that it lacks or stages that start from it",
             hint="Bring the store's attempts folder back, or delete the point's run in MLflow to train it again",
         )
 

@@ -33,6 +33,7 @@ from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.sender import JournalPump, flush_all
 from gridlaw.platform.ledger.tracking import default_tracking_uri
+from gridlaw.platform.spec.sections import RunSection
 from gridlaw.platform.store.base import Store, experiment_name
 from gridlaw.platform.store.lease import Lease
 from gridlaw.platform.store.local import open_store
@@ -50,7 +51,10 @@ class Place:
 
     @staticmethod
     def of(plan: GridPlan) -> Place:
-        run = plan.spec.run
+        return Place.of_run(plan.spec.run)
+
+    @staticmethod
+    def of_run(run: RunSection) -> Place:
         address = run.store or DEFAULT_STORE
         root = str(Path(address).expanduser().absolute()) if "://" not in address else address
         return Place(store_address=address, tracking_uri=run.tracking_uri or default_tracking_uri(root))

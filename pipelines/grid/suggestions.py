@@ -84,7 +84,7 @@ def _without_known(plan: GridPlan, blocks: list[dict[str, Any]]) -> list[dict[st
 
 def _candidates(plan: GridPlan, done: pd.DataFrame, architectures: list[str]) -> list[Candidate]:
     finished = set(done["name"])
-    budgets: dict[str, Budget] = {point.id.budget.label: point.id.budget for point in plan.points}
+    budgets: dict[str, Budget] = {point.id.budget.label: point.id.budget for point in plan.points if point.is_trained}
     found = {}
     for trunk in plan.trunks:
         if trunk.architecture not in architectures:

@@ -34,10 +34,9 @@ class TaskBuilder:
         return {"declaration": data.declaration, "location": data.location, "folder": self.data_folder(data)}
 
     def segment(
-        self, trunk: TrunkPlan, *, until_step: int, run_id: str, parent_run_id: str | None, micro_batch: int | None
+        self, trunk: TrunkPlan, *, until_step: int, run_id: str, weights: str | None, micro_batch: int | None
     ) -> dict[str, Any]:
-        """A trunk's segment; from a parent point's weights at its very start."""
-        weights = None if parent_run_id is None else self.model_folder(parent_run_id)
+        """A trunk's segment. weights: the folder of its base's model, which its very start takes over."""
         job = self._job(
             trunk, run_id=run_id, until_step=until_step, micro_batch=micro_batch, start_weights=weights,
             keep_steps=self._kept_steps(trunk, until_step),
@@ -51,21 +50,30 @@ class TaskBuilder:
         *,
         run_id: str,
         trunk_run_id: str | None,
-        parent_run_id: str | None,
+        weights: str | None,
         micro_batch: int | None,
     ) -> dict[str, Any]:
-        """A point's branch; from scratch where it shares no trunk."""
+        """A point's branch; from its very start (and its base's weights, if it has one) where it shares no trunk."""
         start = None
         if point.trunk_steps > 0:
             assert trunk_run_id is not None, f"{point.name} branches off a trunk that has no run"
             folder = attempt_folder(self.store, trunk_run_id)
             start = str(folder / checkpoint_files.checkpoint_name(point.trunk_steps))
-        weights = self.model_folder(parent_run_id) if parent_run_id is not None and start is None else None
         job = self._job(
             trunk, run_id=run_id, until_step=point.total_steps, micro_batch=micro_batch, start_checkpoint=start,
-            start_weights=weights, decay_start_step=point.decay_start_step, decay_steps=point.decay_steps,
+            start_weights=weights if start is None else None,
+            decay_start_step=point.decay_start_step, decay_steps=point.decay_steps,
         )  # fmt: skip
         return self._training(job, run_id)
+
+    def adopt(self, trunk: TrunkPlan, *, run_id: str, weights: str) -> dict[str, Any]:
+        """A point of budget 0: its base's weights under its architecture."""
+        return {
+            "model": trunk.model,
+            "seed": trunk.seed,
+            "start_weights": weights,
+            "folder": str(attempt_folder(self.store, run_id)),
+        }
 
     def evaluate(self, evaluation: Evaluation, trunk: TrunkPlan, *, run_id: str, point_run_id: str) -> dict[str, Any]:
         return {
@@ -91,6 +99,7 @@ class TaskBuilder:
             context=trunk.context,
             document_mask=bool(trunk.data.declaration["document_mask"]),
             folder=str(attempt_folder(self.store, run_id)),
+            start_fingerprint=trunk.base.fingerprint if trunk.base is not None and more.get("start_weights") else None,
             checkpoint_every_steps=self.run.checkpoint_every_steps or DEFAULT_CHECKPOINT_EVERY_STEPS,
             accelerator=self.accelerator,
             peak_tflops=self.run.hardware.peak_tflops,

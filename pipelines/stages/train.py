@@ -1,4 +1,5 @@
-"""The stages that train: a trunk up to its next branch point, and the decay from there to one point.
+"""The stages that make models: a trunk up to its next branch point, the decay from there to one point, and a base's
+weights under another architecture.
 
 A task is plain JSON. Metrics go to a journal beside the checkpoints, which the driver sends to MLflow, so training
 neither waits for a tracking server nor fails with it; progress goes to a small file that the driver's live table reads.
@@ -13,6 +14,7 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger
 
+from gridlaw.modules.training.build import adopt as adopt_weights
 from gridlaw.modules.training.fit import fit
 from gridlaw.modules.training.job import FitJob
 from gridlaw.platform.ledger.journal import Journal
@@ -51,6 +53,17 @@ def train_segment(task: dict[str, Any]) -> dict[str, Any]:
 def decay(task: dict[str, Any]) -> dict[str, Any]:
     """Train a branch to its point's last step and export the model. Returns FitResult as a dict."""
     return _train(task, stage="decay")
+
+
+def adopt(task: dict[str, Any]) -> dict[str, Any]:
+    """A point of budget 0: another point's weights under its own architecture, exported and not trained.
+
+    task: model, seed, start_weights (folder), folder (of this point's attempt). Returns FitResult as a dict.
+    """
+    folder = Path(task["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    result = adopt_weights(task["model"], seed=task["seed"], start_weights=task["start_weights"], folder=folder)
+    return result.to_dict()
 
 
 def _train(task: dict[str, Any], *, stage: str) -> dict[str, Any]:

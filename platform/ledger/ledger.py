@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 IDENTITY_FILE = "identity.json"
 CONFIG_FILE = "config.json"
 _PAGE = 1000
-_STORE_TAG = PREFIX + "store"
+STORE_TAG = PREFIX + "store"
 _TOKEN_TAG = PREFIX + "request"
 _TABLES_TAG = "mlflow.loggedArtifacts"  # by which MLflow's page finds tables
 
@@ -101,9 +101,7 @@ class Ledger:
                 allowed="the name of an experiment that was not deleted in MLflow",
                 hint=f"Bring it back: `mlflow experiments restore -x {found.experiment_id}`; or choose another name",
             )
-        _check_store(
-            tracking, found.experiment_id, experiment, found.tags.get(_STORE_TAG), store_address, create=create
-        )
+        _check_store(tracking, found.experiment_id, experiment, found.tags.get(STORE_TAG), store_address, create=create)
         return Ledger(tracking, experiment, found.experiment_id)
 
     @property
@@ -433,7 +431,7 @@ def _create_experiment(tracking: Tracking, experiment: str, store_address: str) 
     local = sqlite_path(tracking.uri) is not None and "://" not in store_address
     artifacts = (Path(store_address) / "artifacts" / experiment_name(experiment)).as_uri() if local else None
     # The kind makes MLflow's page open in its model-training view.
-    tags = {_STORE_TAG: store_address, "mlflow.experimentKind": "custom_model_development"}
+    tags = {STORE_TAG: store_address, "mlflow.experimentKind": "custom_model_development"}
 
     def ask(client: MlflowClient) -> str:
         found = client.get_experiment_by_name(experiment)  # an earlier try may have made it
@@ -450,7 +448,7 @@ def _check_store(
     if tagged is None:
         if create:  # made by hand in MLflow's page: adopt it
             tracking.call(
-                "tag the experiment", lambda client: client.set_experiment_tag(experiment_id, _STORE_TAG, address)
+                "tag the experiment", lambda client: client.set_experiment_tag(experiment_id, STORE_TAG, address)
             )
         return
     raise InUse(

@@ -294,12 +294,13 @@ def _laws(spec: GridSpec) -> Iterator[Problem]:
             continue
         for key in ("fit", "verify"):
             selection = getattr(law, key)
-            if selection is not None and not any(selects(selection, point, parts) for point in points):
+            trained = [point for point in points if not point.budget.is_zero]
+            if selection is not None and not any(selects(selection, point, parts) for point in trained):
                 yield Problem(
                     (*path, key),
                     seen=selection.given(),
                     allowed="a selection that some point of the grid meets",
-                    hint="A point must meet every key of a selection",
+                    hint="A point must meet every key of a selection; points of budget 0 are in no law",
                 )
         for at, pattern in enumerate(law.exclude):
             if not any(matches(pattern, point, parts) for point in points):

@@ -143,10 +143,13 @@ class GridSpec(BlockSection):
         return merged(self.rope, section.rope if section else None)
 
     def roles(self, law: LawSection) -> dict[PointId, Role | None]:
-        """What a law does with every point. A verified point is never fitted; None: the law leaves it aside."""
+        """What a law does with every point. A verified point is never fitted; None: the law leaves it aside.
+
+        A budget of 0 has no place in a law of D: such points are always left aside.
+        """
         points = self.points()
         parts = Parts.of(points)
-        return {point: role_of(law, point, parts) for point in points}
+        return {point: None if point.budget.is_zero else role_of(law, point, parts) for point in points}
 
     def stage_block(self, stage: StageSection) -> Block:
         """A stage's block; with ``from:`` a stage of this file, scales and seeds left out are that stage's."""

@@ -40,6 +40,9 @@ class DuoSpec(SoftmaxSpec):
     def fixed_full_ratio(self, scale: Scale) -> float | None:
         return None
 
+    def weight_shapes(self, scale: Scale) -> dict[str, tuple[int, ...]]:
+        return super().weight_shapes(scale) | {"gate": (scale.num_kv_heads,)}
+
     def flops_per_sequence(
         self, scale: Scale, length: int, *, training: bool = True, full_ratio: float = 1.0
     ) -> int | float:

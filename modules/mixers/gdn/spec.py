@@ -51,6 +51,15 @@ class GdnSpec(MixerSpec):
         vectors = 2 * scale.num_kv_heads + self.state_head_dim(scale)  # A_log, dt_bias; output norm
         return self.num_projection_weights(scale) + self.num_conv_weights(scale) + vectors
 
+    def weight_shapes(self, scale: Scale) -> dict[str, tuple[int, ...]]:
+        width, states = scale.d_model, scale.num_kv_heads
+        q_dim, k_dim = self.state_head_dim(scale) * scale.num_heads, self.state_head_dim(scale) * states
+        rows = {"q": q_dim, "k": k_dim, "v": k_dim, "g": q_dim, "a": states, "b": states}
+        shapes: dict[str, tuple[int, ...]] = {f"{name}_proj.weight": (dim, width) for name, dim in rows.items()}
+        shapes |= {"o_proj.weight": (width, q_dim), "A_log": (states,), "dt_bias": (states,)}
+        shapes["norm"] = (self.state_head_dim(scale),)
+        return shapes | {"conv": (self.num_channels(scale), CONV_KERNEL)} if self.short_conv else shapes
+
     def flops_per_sequence(
         self, scale: Scale, length: int, *, training: bool = True, full_ratio: float = 1.0
     ) -> int | float:

@@ -32,6 +32,16 @@ class LightningSpec(MixerSpec):
         projections = 2 * scale.d_model * scale.inner_dim + 2 * scale.d_model * scale.kv_dim
         return projections + self.gate_rank(scale) * (scale.d_model + scale.inner_dim)
 
+    def weight_shapes(self, scale: Scale) -> dict[str, tuple[int, ...]]:
+        return {
+            "q_proj.weight": (scale.inner_dim, scale.d_model),
+            "k_proj.weight": (scale.kv_dim, scale.d_model),
+            "v_proj.weight": (scale.kv_dim, scale.d_model),
+            "gate_down.weight": (self.gate_rank(scale), scale.d_model),
+            "gate_up.weight": (scale.inner_dim, self.gate_rank(scale)),
+            "o_proj.weight": (scale.d_model, scale.inner_dim),
+        }
+
     def flops_per_sequence(
         self, scale: Scale, length: int, *, training: bool = True, full_ratio: float = 1.0
     ) -> int | float:

@@ -33,6 +33,13 @@ class Mamba2Spec(MixerSpec):
     def num_params(self, scale: Scale) -> int:
         return self.num_projection_weights(scale) + 3 * scale.num_heads + scale.inner_dim  # A_log, D, dt_bias; norm
 
+    def weight_shapes(self, scale: Scale) -> dict[str, tuple[int, ...]]:
+        width, heads, grouped = scale.d_model, scale.num_heads, scale.num_kv_heads * self.state_dim(scale)
+        rows = {"z": scale.inner_dim, "x": scale.inner_dim, "B": grouped, "C": grouped, "dt": heads}
+        shapes: dict[str, tuple[int, ...]] = {f"{name}_proj.weight": (dim, width) for name, dim in rows.items()}
+        shapes |= dict.fromkeys(("A_log", "D", "dt_bias"), (heads,))
+        return shapes | {"o_proj.weight": (width, scale.inner_dim), "norm": (scale.inner_dim,)}
+
     def flops_per_sequence(
         self, scale: Scale, length: int, *, training: bool = True, full_ratio: float = 1.0
     ) -> int | float:

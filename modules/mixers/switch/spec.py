@@ -67,6 +67,9 @@ class SwitchSpec(SoftmaxSpec):
     def fixed_full_ratio(self, scale: Scale) -> float | None:
         return None
 
+    def weight_shapes(self, scale: Scale) -> dict[str, tuple[int, ...]]:
+        return super().weight_shapes(scale) | {"router.weight": (1, scale.d_model), "router.bias": (1,)}
+
     def flops_per_sequence(
         self, scale: Scale, length: int, *, training: bool = True, full_ratio: float = 1.0
     ) -> int | float:

@@ -11,8 +11,9 @@ import torch
 import tiny
 from gridlaw.modules.catalog import resolve_architecture
 from gridlaw.modules.errors import BadSetting
-from gridlaw.modules.models.checkpoint import load_config, load_model, load_weights, save_model, transfer_weights
+from gridlaw.modules.models.checkpoint import load_model, load_weights, save_model, transfer_weights
 from gridlaw.modules.models.decoder import DecoderLM
+from gridlaw.modules.models.weights import load_config
 
 
 @pytest.fixture

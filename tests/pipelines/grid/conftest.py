@@ -47,6 +47,11 @@ class Workplace:
     def write(self, changes: Mapping[str, Any] | None = None) -> None:
         self.file.write_text(yaml.safe_dump(GRID | dict(changes or {})))
 
+    def write_stages(self, stages: list[dict[str, Any]], changes: Mapping[str, Any] | None = None) -> None:
+        """A grid with stages instead of blocks, and without laws unless they are given."""
+        kept = {key: value for key, value in GRID.items() if key not in ("architectures", "scales", "budgets", "laws")}
+        self.file.write_text(yaml.safe_dump(kept | {"stages": stages} | dict(changes or {})))
+
     def environment(self) -> dict[str, str]:
         path = [str(each) for each in (self.plugins, os.environ.get("PYTHONPATH")) if each]
         return {**os.environ, "OMP_NUM_THREADS": "1", "CI": "true", "PYTHONPATH": os.pathsep.join(path)}

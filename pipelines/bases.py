@@ -1,0 +1,184 @@
+"""Where a stage's weights come from: a point of this grid, a point of another experiment, or a folder; and what fits.
+
+Torch-free. A point of another experiment is looked up in the ledger when the plan is made; of weights in a file only
+the header is read, and their content is hashed. Weights that cannot fit are refused here as far as mixers tell their
+shapes (``MixerSpec.weight_shapes``), else in the worker that loads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gridlaw.modules.data.hashing import file_sha256
+from gridlaw.modules.errors import BadSetting
+from gridlaw.modules.models.config import ModelConfig
+from gridlaw.modules.models.weights import (
+    CONFIG,
+    WEIGHTS,
+    Shape,
+    Transfer,
+    load_config,
+    model_shapes,
+    saved_shapes,
+    transfer_by_name,
+)
+from gridlaw.platform.errors import BadInput
+from gridlaw.platform.spec.blocks import PointId
+from gridlaw.platform.spec.grid import GridSpec
+from gridlaw.platform.spec.problems import listed, nearest
+from gridlaw.platform.spec.stages import PointReference, Source
+
+if TYPE_CHECKING:
+    from gridlaw.pipelines.plan import TrunkPlan
+    from gridlaw.platform.ledger.elsewhere import OtherExperiment
+    from gridlaw.platform.ledger.records import RunRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """The weights that a trunk starts from.
+
+    label: as people call it. fingerprint: of the point, or of the file's content; the child's identity holds it. point:
+    a point of this grid. folder: weights from outside this grid. transfer: what goes over; None where only the worker
+    can tell.
+    """
+
+    label: str
+    fingerprint: str
+    point: PointId | None = None
+    folder: str | None = None
+    transfer: Transfer | None = None
+
+
+class Bases:
+    """The bases of one grid's points; each other experiment is opened once."""
+
+    def __init__(self, spec: GridSpec) -> None:
+        self._spec = spec
+        self._experiments: dict[str, OtherExperiment] = {}
+
+    def of(self, point: PointId, model: ModelConfig, earlier: Mapping[str, TrunkPlan]) -> Base | None:
+        """What ``point`` starts from, or None for a fresh start. earlier: the trunks of earlier stages, by name."""
+        source = self._spec.source_of(point.stage)
+        if source is None:
+            return None
+        if source.folder is not None:
+            return self._folder(point, source.folder, model)
+        if source.experiment is not None:
+            return self._other_experiment(point, source, model)
+        parent = self._spec.parent_of(point)
+        assert parent is not None, "a source without folder and experiment is a point of this grid"
+        trunk = earlier[parent.trunk_name]
+        found = next(each for each in trunk.points if each.id == parent)
+        given = model_shapes(ModelConfig.from_dict(trunk.model))
+        return Base(
+            label=parent.name,
+            fingerprint=found.fingerprint,
+            point=parent,
+            transfer=_transfer(point, parent.name, model, given),
+        )
+
+    def _folder(self, point: PointId, text: str, model: ModelConfig) -> Base:
+        allowed = f"a folder of this machine with {WEIGHTS} and {CONFIG}, as gridlaw exports it"
+        if "://" in text:
+            raise BadInput(_field(point), seen=text, allowed=allowed, hint="Copy the weights to a folder first")
+        folder = (self._spec.base_folder / Path(text).expanduser()).resolve()
+        try:
+            load_config(folder)
+            given = saved_shapes(folder)
+        except BadSetting as error:
+            raise BadInput(_field(point), seen=text, allowed=allowed, hint=str(error)) from None
+        return Base(
+            label=text,
+            fingerprint=file_sha256(folder / WEIGHTS),
+            folder=str(folder),
+            transfer=_transfer(point, text, model, given),
+        )
+
+    def _other_experiment(self, point: PointId, source: Source, model: ModelConfig) -> Base:
+        from gridlaw.pipelines.grid.state import MODEL_FOLDER, attempt_folder  # they know plans
+        from gridlaw.platform.store.local import open_store
+
+        assert source.experiment is not None and source.point is not None, "a point of another experiment"
+        other = self._experiment(point, source.experiment)
+        names = _names(source.point, point)
+        runs = [run for name in names for run in other.ledger.find_runs("point", name=name)]
+        finished = [run for run in runs if run.finished]
+        if not finished:
+            done = [run.name for run in other.ledger.find_runs("point") if run.finished]
+            raise _unfinished(point, source.experiment, names[-1], runs[:1], done)
+        label = f"{source.experiment}:{finished[0].name}"
+        folder = None
+        if other.store_address is not None:
+            folder = attempt_folder(open_store(other.store_address, create=False), finished[0].run_id) / MODEL_FOLDER
+        if folder is None or not (folder / WEIGHTS).is_file():
+            raise BadInput(
+                _field(point),
+                seen=label,
+                allowed="a point whose model is in its store",
+                hint=f"{folder or 'The store of ' + source.experiment} is missing: bring the store back, or train "
+                "the point again (delete its run in MLflow, then run its grid)",
+            )
+        return Base(
+            label=label,
+            fingerprint=finished[0].fingerprint,
+            folder=str(folder),
+            transfer=_transfer(point, label, model, saved_shapes(folder)),
+        )
+
+    def _experiment(self, point: PointId, name: str) -> OtherExperiment:
+        from gridlaw.pipelines.grid.submission import Place  # it knows plans
+        from gridlaw.platform.ledger.elsewhere import find_experiment
+
+        if name not in self._experiments:
+            uri = Place.of_run(self._spec.run).tracking_uri
+            found = find_experiment(uri, name)
+            if found is None:
+                raise BadInput(
+                    _field(point),
+                    seen=name,
+                    allowed=f"an experiment that is in this grid's ledger ({uri})",
+                    hint="Run its grid first, with the same run.tracking_uri or store",
+                )
+            self._experiments[name] = found
+        return self._experiments[name]
+
+
+def _names(reference: PointReference, point: PointId) -> list[str]:
+    """Names that a reference may mean, for ``point``: of two parts before the budget, the first may be a stage."""
+    scale = reference.scale or point.scale
+    meant = [(reference.stage, reference.architecture, scale)]
+    if reference.stage is None and reference.scale is not None:
+        meant.append((reference.architecture, reference.scale, point.scale))
+    seed = point.seed if reference.seed is None else reference.seed
+    return [
+        PointId(stage=stage, architecture=architecture, scale=scale, budget=reference.budget, seed=seed).name
+        for stage, architecture, scale in meant
+    ]
+
+
+def _unfinished(point: PointId, experiment: str, name: str, runs: Sequence[RunRecord], done: Sequence[str]) -> BadInput:
+    """The error for a point of another experiment that is not done. runs: its newest, if any. done: points that are."""
+    near = nearest(name, done)
+    if runs:
+        hint = f"Its run is {runs[0].status}{f', {runs[0].reason}' if runs[0].reason else ''}: finish it first"
+    else:
+        hint = f"Did you mean {near}?" if near else "Run that experiment's grid first, or name another point"
+    listing = listed(dict.fromkeys(done), 8) if done else "it has none yet"
+    label = f"{experiment}:{name}"
+    return BadInput(_field(point), seen=label, allowed=f"a finished point of {experiment}: {listing}", hint=hint)
+
+
+def _field(point: PointId) -> str:
+    return f"stages: {point.stage}: from"
+
+
+def _transfer(point: PointId, label: str, model: ModelConfig, given: Mapping[str, Shape] | None) -> Transfer | None:
+    """What goes over; ``BadSetting`` if something has another shape. None if one side's shapes are not known here."""
+    own = model_shapes(model)
+    if own is None or given is None:
+        return None
+    return transfer_by_name(own, given, where=f"{_field(point)} {label} for {point.name}")
