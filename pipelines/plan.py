@@ -21,6 +21,7 @@ from gridlaw.modules.training.settings import TrainingSettings
 from gridlaw.pipelines.bases import Base, Bases
 from gridlaw.pipelines.evaluations.registry import Evaluation, resolve_evaluations
 from gridlaw.pipelines.laws.forms import get_form
+from gridlaw.pipelines.objectives import check_objective
 from gridlaw.platform import identity
 from gridlaw.platform.errors import BadInput
 from gridlaw.platform.spec.blocks import PointId
@@ -230,6 +231,10 @@ def _plan_trunk(
     settings = TrainingSettings.from_dict(spec.training_for(first.architecture, first.stage), scale=scale)
     if not all(point.budget.is_zero for point in ids):
         settings.check_context(context)
+    has_parent = spec.source_of(first.stage) is not None
+    warnings.extend(
+        check_objective(first.architecture, layers, scale, settings, data=data.declaration, has_parent=has_parent)
+    )
     rope = _check_rope(spec.rope_for(first.stage))
     model = catalog.model_config(
         architecture, scale, vocab_size=data.declaration["vocab_size"], context=context, rope_base=rope.get("base")

@@ -32,7 +32,10 @@ DECAY_KEYS = ("decay_fraction", "decay_shape", "final_fraction")
 """Keys of a wsd schedule that a branch has and its trunk does not know."""
 NOT_IDENTITY = {"data": ("max_epochs",)}
 
-LEGACY: Mapping[str, Any] = {}
+LEGACY: Mapping[str, Any] = {
+    "trunk.training.gamma_controller": None,
+    "trunk.training.distill": None,
+}
 """``KIND.path.to.field`` → the value that the code had before the field existed.
 
 Entries are added at the end and never removed: they are taken back in reverse order, so that a field added to a section

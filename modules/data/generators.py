@@ -17,6 +17,7 @@ from gridlaw.modules.errors import BadSetting
 
 GENERATOR_VERSION = 1
 NUM_WORDS = 2000
+MAX_WORD_CHARACTERS = 8
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
 VALUES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -27,10 +28,15 @@ DEFAULTS: dict[str, dict[str, int | str]] = {
     "needle": {"documents": 2000, "words": 60, "questions": 1, "seed": 0},
     "mqar": {"documents": 2000, "pairs": 8, "questions": 8, "keys": "words", "seed": 0},
     "repeat": {"documents": 2000, "shortest": 4, "longest": 32, "characters": 128, "seed": 0},
+    "passkey": {"documents": 2000, "characters": 2000, "passkeys": 4, "words": 4, "seed": 0},
 }
 CHOICES: dict[str, tuple[str, ...]] = {"keys": ("words", "letters")}
 LEGACY: dict[str, int | str] = {"keys": "words"}
 """Settings that came later: left out of the identity while they have this value, so that older data stay the same."""
+ANSWERS = "RECALL"
+"""Opens the questions of ``passkey`` with their answers: nowhere else in its text."""
+PASSKEY_SENTENCE = "\n\nThis sequence of words is passkey {number} to the vault: {words}\n\n"
+PASSKEY_QUESTION = "\nWhat is passkey {number} to the vault?\nPasskey: {words}\n"
 
 
 def resolve(name: str, settings: Any, *, field: str) -> dict[str, Any]:
@@ -64,6 +70,14 @@ def resolve(name: str, settings: Any, *, field: str) -> dict[str, Any]:
             seen=merged["longest"],
             allowed=f"{merged['shortest']} (shortest) to {merged['characters'] // 2} (half of characters)",
         )
+    if name == "passkey":
+        needed = _passkey_characters(merged)
+        if merged["characters"] < needed:
+            raise BadSetting(
+                f"{field}.settings.characters", seen=merged["characters"],
+                allowed=f"at least {needed}, twice {merged['passkeys']} passkeys of {merged['words']} words",
+                hint="Make documents longer, or passkeys fewer or shorter",
+            )  # fmt: skip
     settings = {key: value for key, value in merged.items() if LEGACY.get(key) != value}
     return {"kind": "generate", "name": name, "version": GENERATOR_VERSION, **settings}
 
@@ -126,8 +140,42 @@ def _repeat(settings: dict[str, Any], words: list[str], rng: np.random.Generator
     return (segment * (settings["characters"] // size + 1))[: settings["characters"]]
 
 
+def _passkey_characters(settings: dict[str, Any]) -> int:
+    """Characters of the longest possible document without filler."""
+    words = settings["words"] * (MAX_WORD_CHARACTERS + 1) - 1
+    longest = {"number": settings["passkeys"], "words": "a" * words}
+    one = len(PASSKEY_SENTENCE.format(**longest)) + len(PASSKEY_QUESTION.format(**longest))
+    return settings["passkeys"] * one + len(f"\n\n{ANSWERS}\n")
+
+
+def _passkey(settings: dict[str, Any], words: list[str], rng: np.random.Generator) -> str:
+    """Passkeys (sequences of random words) somewhere in filler, all asked for in order at the end.
+
+    After DuoAttention's training text (Xiao et al. 2024, arXiv 2410.10819), with made words instead of a book. Every
+    document has exactly ``characters`` characters: one less than a byte model's context fills its windows.
+    """
+    keys = [" ".join(words[i] for i in rng.integers(len(words), size=settings["words"]))
+            for _ in range(settings["passkeys"])]  # fmt: skip
+    sentences, questions = (
+        [form.format(number=number + 1, words=key) for number, key in enumerate(keys)]
+        for form in (PASSKEY_SENTENCE, PASSKEY_QUESTION)
+    )
+    ending = f"\n\n{ANSWERS}\n" + "".join(questions)
+    room = settings["characters"] - len(ending) - sum(map(len, sentences))
+    shares = 1 / np.arange(1, len(words) + 1)
+    drawn = rng.choice(len(words), size=room // 5 + 1, p=shares / shares.sum())  # the shortest word and its space
+    filler = " ".join(words[i] for i in drawn)[:room]
+    places = np.sort(rng.integers(0, room + 1, size=len(sentences)))
+    text, last = "", 0
+    for place, sentence in zip(places, sentences, strict=True):
+        text += filler[last:place] + sentence
+        last = place
+    return text + filler[last:] + ending
+
+
 _MAKERS: dict[str, Callable[[dict[str, Any], list[str], np.random.Generator], str]] = {
     "needle": _needle,
     "mqar": _mqar,
     "repeat": _repeat,
+    "passkey": _passkey,
 }

@@ -12,16 +12,23 @@ from typing import Any
 from torch.utils.checkpoint import checkpoint
 
 from gridlaw.modules.catalog import flops_per_token
+from gridlaw.modules.data.generators import ANSWERS
+from gridlaw.modules.data.prepare import PreparedData
 from gridlaw.modules.models.checkpoint import load_weights, save_model, transfer_weights
 from gridlaw.modules.models.config import ModelConfig
 from gridlaw.modules.models.decoder import DecoderLM
 from gridlaw.modules.models.weights import Transfer
 from gridlaw.modules.training.checkpoint_files import write_json
+from gridlaw.modules.training.distillation import Distillation, binarised, binary_gates
 from gridlaw.modules.training.job import FitJob, FitResult
+from gridlaw.modules.training.settings import TrainingSettings
 
 FORWARDS_PER_TRAINING_STEP = 3
 """Forward, and twice that for the backward pass; recomputation is not counted."""
 MODEL_FOLDER, TRANSFER_FILE = "model", "transfer.json"
+
+GATES_FILE = "duo_gates.json"
+"""Beside an exported model whose gates were learned: the gates before they were binarised, and which heads are full."""
 
 
 def model(job: FitJob, *, begins: bool) -> tuple[DecoderLM, Transfer]:
@@ -64,6 +71,7 @@ def adopt(model: Mapping[str, Any], *, seed: int, start_weights: str, folder: Pa
     started = time.perf_counter()
     built = DecoderLM(ModelConfig.from_dict(model)).initialise(seed)
     transfer = transfer_weights(built, load_weights(start_weights), where="start_weights")
+    save_model(built, folder / MODEL_FOLDER)
     return FitResult(
         steps=0,
         tokens=0,
@@ -71,7 +79,7 @@ def adopt(model: Mapping[str, Any], *, seed: int, start_weights: str, folder: Pa
         executed_now=0,
         resumed_from=0,
         final_loss=None,
-        checkpoint=str(export(built, folder / MODEL_FOLDER)),
+        checkpoint=str(folder / MODEL_FOLDER),
         seconds=time.perf_counter() - started,
         tokens_per_second=0.0,
         micro_batch=0,
@@ -96,7 +104,18 @@ def training_flops_per_token(job: FitJob) -> float:
     return FORWARDS_PER_TRAINING_STEP * flops_per_token(config, job.context, training=True)
 
 
-def export(trained: DecoderLM, folder: Path) -> Path:
-    """Write ``model.safetensors`` and ``config.json`` to ``folder``."""
+def distillation(built: DecoderLM, settings: TrainingSettings, prepared: PreparedData) -> Distillation | None:
+    """The job's objective where it is not the language-model loss; freezes what it does not train."""
+    if settings.distill is None:
+        return None
+    marker = tuple(prepared.tokenizer.encode(ANSWERS).tolist()) if settings.distill.tokens == "answers" else None
+    return Distillation(built, settings.distill, marker=marker, end_token_id=prepared.end_token_id)
+
+
+def export(trained: DecoderLM, folder: Path, *, settings: TrainingSettings) -> Path:
+    """Write ``model.safetensors`` and ``config.json`` to ``folder``; learned gates are binarised and kept beside it."""
+    if settings.distill is not None:
+        trained, gates = binarised(trained, settings.distill)
+        write_json(folder / GATES_FILE, {"learned": gates, "full": binary_gates(gates, settings.distill)})
     save_model(trained, folder)
     return folder

@@ -215,6 +215,7 @@ class _Run:
                 recipe=self.recipe,
                 end_token_id=self.prepared.end_token_id if job.document_mask else None,
                 compile_model=job.compile,
+                distillation=build.distillation(model, self.settings, self.prepared),
             )
             loader = TimedLoader(self._loader(start_step, micro_batch))
             telemetry = Telemetry(
@@ -301,7 +302,7 @@ class _Run:
             path = self.folder / checkpoint_files.checkpoint_name(self.job.until_step)
             assert path.is_file(), f"{path} was not saved"
             return path
-        return build.export(module.model, self.folder / build.MODEL_FOLDER)
+        return build.export(module.model, self.folder / build.MODEL_FOLDER, settings=self.settings)
 
     def _store(self, result: FitResult) -> None:
         """The result file, then what is not needed any more: checkpoints of a finished decay."""

@@ -107,6 +107,9 @@ class FitJob:
         """What must be equal in a trunk and in all that goes on from it (the schedule is compared step by step)."""
         training = json.loads(json.dumps(self.training))
         training.pop("schedule", None)
+        for added in ("gamma_controller", "distill"):  # unused they are as good as absent, as in earlier versions
+            if training.get(added) is None:
+                training.pop(added, None)
         return {
             "model": json.loads(json.dumps(self.model)),
             "training": training,

@@ -19,14 +19,18 @@ from gridlaw.modules.data.batches import document_ids
 from gridlaw.modules.models.decoder import DecoderLM
 from gridlaw.modules.training import resume
 from gridlaw.modules.training.cross_entropy import cross_entropy
+from gridlaw.modules.training.distillation import Distillation
 from gridlaw.modules.training.errors import Diverged
+from gridlaw.modules.training.gamma_controller import GammaController
 from gridlaw.modules.training.optimizer import build_optimizer, set_rate
 from gridlaw.modules.training.schedule import Plan
 from gridlaw.modules.training.settings import TrainingSettings
 
+GAMMA_CONTROLLER = "gridlaw_gamma_controller"
+
 
 class LanguageModelModule(pl.LightningModule):
-    """Next-token training of ``model`` by ``settings`` and ``plan``.
+    """Next-token training of ``model`` by ``settings`` and ``plan``, or its ``distillation`` where there is one.
 
     recipe: what a checkpoint must share with this run (``FitJob.recipe``). end_token_id: set where documents of one
     window do not see each other, else None.
@@ -44,6 +48,7 @@ class LanguageModelModule(pl.LightningModule):
         recipe: dict[str, Any],
         end_token_id: int | None = None,
         compile_model: bool = False,
+        distillation: Distillation | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -56,6 +61,9 @@ class LanguageModelModule(pl.LightningModule):
         self.last_auxiliary: float | None = None
         self.last_full_ratios: list[float] = []
         self.extra_metrics: dict[str, float] = {}
+        steered = settings.gamma_controller
+        self.distillation = distillation
+        self.gamma_controller = None if steered is None else GammaController(model, steered)
 
     def add_metric(self, name: str, value: float) -> None:
         """Log ``value`` with the row of the current optimizer step: the place for statistics of other callbacks."""
@@ -63,15 +71,18 @@ class LanguageModelModule(pl.LightningModule):
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         """Mean loss of one micro-batch of windows, int [B, T + 1], with the mixers' auxiliary losses added."""
-        tokens, targets = batch[:, :-1], batch[:, 1:]
+        tokens = batch[:, :-1]
         documents = None if self.end_token_id is None else document_ids(tokens, self.end_token_id)
         ctx = self.model.context_for(tokens, document_ids=documents)
-        hidden = self._hidden(tokens, ctx=ctx)
-        loss, nll_BT = cross_entropy(hidden, self.model.head.weight, targets)
+        if self.distillation is None:
+            hidden = self._hidden(tokens, ctx=ctx)
+            loss, nll_BT = cross_entropy(hidden, self.model.head.weight, batch[:, 1:])
+            auxiliary = self.model.auxiliary_loss(ctx, nll_BT)
+        else:
+            loss, auxiliary = self.distillation.losses(tokens, document_ids=documents)
         self._losses.append(loss.detach())
         if self.model.chooses:
             self._ratios.append(torch.stack([share.float().mean() for share in self.model.full_shares(ctx)]))
-        auxiliary = self.model.auxiliary_loss(ctx, nll_BT)
         if auxiliary is None:
             return loss
         self._auxiliary.append(auxiliary.detach())
@@ -105,6 +116,8 @@ class LanguageModelModule(pl.LightningModule):
         for what, value in seen.items():
             if value is not None and not math.isfinite(value):
                 raise Diverged(self.trainer.global_step, f"{what} is {value}")
+        if self.gamma_controller is not None:
+            self.gamma_controller.observe(sum(self.last_full_ratios) / len(self.last_full_ratios))
         clip = self.settings.clip
         if clip and self.last_grad_norm > clip:
             torch.nn.utils.clip_grads_with_norm_(parameters, clip, norm)
@@ -112,12 +125,16 @@ class LanguageModelModule(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what a later run compares before it goes on from here."""
         resume.mark(checkpoint, self.recipe, self.plan, self.last_loss)
+        if self.gamma_controller is not None:
+            checkpoint[GAMMA_CONTROLLER] = self.gamma_controller.state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of another run; put Lightning's loop counters right."""
         resume.check(checkpoint, self.recipe, self.plan)
         resume.set_loop_counters(checkpoint, self.trainer.accumulate_grad_batches)
         self.last_loss = float(checkpoint[resume.LAST_LOSS])
+        if self.gamma_controller is not None:
+            self.gamma_controller.restore(checkpoint[GAMMA_CONTROLLER])
 
 
 def _mean(values: list[Tensor]) -> Tensor:

@@ -39,6 +39,7 @@ PRECISIONS: Mapping[str, str] = {
     "bf16-true": "bf16-true",
 }
 """The file's word → Lightning's precision plugin; ``bf16`` keeps weights and optimizer state in fp32."""
+DISTILLED_TOKENS = ("answers", "all")
 
 REFERENCE_D_MODEL = 64
 LR_AT_REFERENCE: Mapping[str, float] = {"muon": 1.8e-2, "adamw": 8e-3}
@@ -109,11 +110,57 @@ class OptimizerSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GammaControllerSettings:
+    """Steers Switch layers' gamma_base towards a share of full attention (``gamma_controller``).
+
+    target: the share wanted, mean over layers and tokens. gain: change of log gamma_base per optimizer step and unit of
+    error. smoothing: of the measured share, exponential. max_factor: gamma_base stays within this factor of its
+    setting, either way.
+    """
+
+    target: float
+    gain: float = 0.2
+    smoothing: float = 0.9
+    max_factor: float = 1000.0
+
+    def __post_init__(self) -> None:
+        where = "training.gamma_controller"
+        number(f"{where}.target", self.target, at_least=0.0, at_most=1.0)
+        number(f"{where}.gain", self.gain, above=0.0)
+        number(f"{where}.smoothing", self.smoothing, at_least=0.0, below=1.0)
+        number(f"{where}.max_factor", self.max_factor, above=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillSettings:
+    """DuoAttention's way to learn its gates, instead of the language-model loss (``distillation``).
+
+    l1: weight of the mean gate in the loss. tokens: answers (those of ``generate:passkey``, as in the original) or all.
+    threshold: gates above it become full heads at the end; full_heads: instead, so large a share of all KV heads, those
+    with the largest gates.
+    """
+
+    l1: float = 0.05
+    tokens: str = "answers"
+    threshold: float = 0.5
+    full_heads: float | None = None
+
+    def __post_init__(self) -> None:
+        where = "training.distill"
+        number(f"{where}.l1", self.l1, at_least=0.0)
+        choice(f"{where}.tokens", self.tokens, DISTILLED_TOKENS)
+        number(f"{where}.threshold", self.threshold, at_least=0.0, at_most=1.0)
+        if self.full_heads is not None:
+            number(f"{where}.full_heads", self.full_heads, at_least=0.0, at_most=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
     """The resolved ``training:`` of a grid file.
 
     batch_tokens: tokens of one optimizer step, a multiple of the context.
     precision: a key of ``PRECISIONS``. clip: the largest gradient norm; 0 for no clipping.
+    gamma_controller, distill: None for none.
     """
 
     batch_tokens: int = 524_288
@@ -121,6 +168,8 @@ class TrainingSettings:
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     precision: str = "bf16"
     clip: float = 1.0
+    gamma_controller: GammaControllerSettings | None = None
+    distill: DistillSettings | None = None
 
     def __post_init__(self) -> None:
         whole_number("training.batch_tokens", self.batch_tokens, at_least=1)
@@ -140,6 +189,15 @@ class TrainingSettings:
         given = mapping_of("training", data if data is not None else {}, cls)
         given["optimizer"] = OptimizerSettings.from_dict(given.get("optimizer") or {}, scale=scale)
         given["schedule"] = ScheduleSettings.from_dict(given.get("schedule") or {})
+        if (controller := given.get("gamma_controller")) is not None:
+            values = mapping_of("training.gamma_controller", controller, GammaControllerSettings)
+            if "target" not in values:
+                raise BadSetting(
+                    "training.gamma_controller.target", allowed="the share of full attention wanted, from 0 to 1"
+                )
+            given["gamma_controller"] = GammaControllerSettings(**values)
+        if (distill := given.get("distill")) is not None:
+            given["distill"] = DistillSettings(**mapping_of("training.distill", distill, DistillSettings))
         return cls(**given)
 
     def check_context(self, context: int) -> None:

@@ -7,6 +7,7 @@ database is called seldom, and no step before a checkpoint lacks its row after a
     auxiliary_loss          the mixers' own loss (switch: the regulariser), of models that have one
     train_full_ratio, train_full_ratio/LAYER    share of full attention, mean over tokens and layers and by layer, of
                             models with a layer that chooses (switch, duo)
+    gamma_factor            what gamma_base is multiplied with after the step, where a controller steers it
     tokens                  seen since the run's beginning
     tokens_per_second, data_wait_share, memory_bytes, seconds_left, mfu     over the time since the last hand-over, on
                             its last row; mfu is against ``peak_tflops``, and absent without it
@@ -171,6 +172,8 @@ class Telemetry(pl.Callback):
         if ratios := module.last_full_ratios:
             row[FULL_RATIO] = sum(ratios) / len(ratios)
             row |= {f"{FULL_RATIO}/{layer}": ratio for layer, ratio in enumerate(ratios)}
+        if module.gamma_controller is not None:
+            row["gamma_factor"] = module.gamma_controller.factor
         return {**row, **module.extra_metrics}
 
     def _rates(self, step: int, data_wait_share: float) -> dict[str, float]:

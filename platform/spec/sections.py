@@ -66,6 +66,36 @@ class ScheduleSection(Section):
     )
 
 
+class GammaControllerSection(Section):
+    """``training.gamma_controller``. Trunk identity."""
+
+    target: Annotated[float, Field(ge=0, le=1)] = Field(description="share of full attention that is wanted")
+    gain: Positive | None = Field(default=None, description="change of log gamma_base per step and unit of error; 0.2")
+    smoothing: float | None = Field(default=None, ge=0, lt=1, description="of the measured share; 0.9")
+    max_factor: Annotated[float, Field(gt=1)] | None = Field(
+        default=None, description="gamma_base stays within this factor of its setting; 1000"
+    )
+
+
+class DistillSection(Section):
+    """``training.distill``. Trunk identity."""
+
+    l1: float | None = Field(default=None, ge=0, description="weight of the mean gate in the loss; 0.05")
+    tokens: Literal["answers", "all"] | None = Field(
+        default=None, description="where hidden states are compared: the answers of generate:passkey, or all; answers"
+    )
+    threshold: float | None = Field(default=None, ge=0, le=1, description="gates above it become full heads; 0.5")
+    full_heads: float | None = Field(
+        default=None, ge=0, le=1, description="instead of threshold: share of all KV heads that become full"
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> DistillSection:
+        if self.threshold is not None and self.full_heads is not None:
+            raise wrong("either threshold or full_heads", "Remove one of the two")
+        return self
+
+
 class TrainingSection(Section):
     """``training:``. How a model is trained; all of it identity."""
 
@@ -78,6 +108,12 @@ class TrainingSection(Section):
         default=None, description="arithmetic of training; bf16"
     )
     clip: float | None = Field(default=None, ge=0, description="largest gradient norm, 0 for no clipping; 1.0")
+    gamma_controller: GammaControllerSection | None = Field(
+        default=None, description="steers Switch's gamma_base to a share of full attention; off"
+    )
+    distill: DistillSection | None = Field(
+        default=None, description="learns DuoAttention's gates by distillation instead of the language-model loss; off"
+    )
 
 
 class _SourceKeys(Section):

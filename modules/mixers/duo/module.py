@@ -18,6 +18,8 @@ from gridlaw.modules.mixers.module_base import ForwardContext
 from gridlaw.modules.mixers.softmax_module import FullCache, SoftmaxMixer, WindowCache
 from gridlaw.modules.scale import Scale
 
+ALL_FULL = "duo_all_full"  # option of ForwardContext: True makes every head full, whatever its gate
+
 
 class DuoAttention(SoftmaxMixer):
     """gate: one number per KV head, 1 at first (all heads full), clamped to [0, 1] with its gradient passed through."""
@@ -67,6 +69,8 @@ class DuoAttention(SoftmaxMixer):
         return (groups[:, None] * size + torch.arange(size, device=groups.device)).flatten()
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, ctx: ForwardContext) -> Tensor:
+        if ctx.options.get(ALL_FULL):
+            return self._full(q, k, v, self.sink, ctx.document_ids)
         if not self.spec.binary:
             return self._mix(q, k, v, ctx.document_ids)
         out = torch.zeros_like(q)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gridlaw.modules.data.generators import documents, made_words, resolve
+from gridlaw.modules.data.generators import ANSWERS, documents, made_words, resolve
 from gridlaw.modules.errors import BadSetting
 
 
@@ -81,3 +81,31 @@ def test_words_are_the_same_everywhere() -> None:
     words = made_words()
     assert len(set(words)) == len(words) == 2000
     assert all(4 <= len(word) <= 8 for word in words)
+
+
+def test_passkeys_are_told_once_and_asked_once_in_documents_of_one_length() -> None:
+    identity = resolve("passkey", {"documents": 30, "characters": 700, "passkeys": 3, "words": 4}, field="f")
+    made = list(documents(identity))
+    assert made == list(documents(identity))
+    assert {len(text) for text in made} == {700}
+    places = []
+    for text in made:
+        story, _, questions = text.partition(ANSWERS)
+        told = re.findall(r"\n\nThis sequence of words is passkey (\d) to the vault: ([a-z ]+)\n\n", story)
+        asked = re.findall(r"\nWhat is passkey (\d) to the vault\?\nPasskey: ([a-z ]+)\n", questions)
+        assert told == asked
+        assert [number for number, _ in told] == ["1", "2", "3"]
+        assert all(len(words.split(" ")) == 4 for _, words in told)
+        places += [story.index(words) / len(story) for _, words in told]
+    assert min(places) < 0.2
+    assert max(places) > 0.8
+
+
+def test_passkeys_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(BadSetting, match=r"f\.settings\.characters is 200; allowed: at least \d+"):
+        resolve("passkey", {"characters": 200}, field="f")
+    with pytest.raises(BadSetting) as refused:
+        resolve("passkey", {"characters": 1, "passkeys": 5, "words": 7}, field="f")
+    least = int(re.search(r"at least (\d+)", str(refused.value))[1])
+    settings = {"characters": least, "passkeys": 5, "words": 7, "documents": 20}
+    assert {len(text) for text in documents(resolve("passkey", settings, field="f"))} == {least}

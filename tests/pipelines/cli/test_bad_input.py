@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gridlaw.pipelines.cli.main import main
+from commands import gridlaw, refused
 
 GOOD: dict[str, Any] = {
     "name": "good",
@@ -19,29 +19,6 @@ GOOD: dict[str, Any] = {
     "training": {"batch_tokens": 512, "precision": "fp32"},
     "laws": [{"target": "loss", "verify": {"points": ["n2/20N"]}}],
 }
-
-
-def gridlaw(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        main(list(arguments))
-    return int(end.value.code or 0)
-
-
-def refused(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run the command in ``folder``; it must be refused, and the folder stay as it was."""
-    before = sorted(path.name for path in folder.iterdir())
-    assert gridlaw(*arguments) == 2
-    assert sorted(path.name for path in folder.iterdir()) == before
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "Traceback" not in told.err
-    return told.err
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_the_good_file_is_planned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,14 +15,21 @@ import gridlaw.platform.spec.load as load_module
 from gridlaw.modules.data.declaration import DEFAULT_HELDOUT_FRACTION, DEFAULT_MIXTURE
 from gridlaw.modules.data.sources import DEFAULT_SPLIT, DEFAULT_TEXT_COLUMN
 from gridlaw.modules.training.schedule import ScheduleSettings
-from gridlaw.modules.training.settings import OptimizerSettings, TrainingSettings
+from gridlaw.modules.training.settings import (
+    DistillSettings,
+    GammaControllerSettings,
+    OptimizerSettings,
+    TrainingSettings,
+)
 from gridlaw.platform.spec.blocks import ArchitectureSection, BlockSection, ScaleSection
 from gridlaw.platform.spec.forms import keys_of
 from gridlaw.platform.spec.grid import GridSpec
 from gridlaw.platform.spec.load import parse_grid
 from gridlaw.platform.spec.sections import (
     DataSection,
+    DistillSection,
     EvaluationSection,
+    GammaControllerSection,
     HardwareSection,
     HeldoutSection,
     KeepSection,
@@ -50,6 +57,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "training": TrainingSection,
     "training.optimizer": OptimizerSection,
     "training.schedule": ScheduleSection,
+    "training.gamma_controller": GammaControllerSection,
+    "training.distill": DistillSection,
     "evaluate": EvaluationSection,
     "laws": LawSection,
     "laws.fit": SelectionSection,
@@ -104,6 +113,8 @@ def test_every_key_has_a_row_with_its_identity(name: str) -> None:
         ("training", TrainingSettings),
         ("training.optimizer", OptimizerSettings),
         ("training.schedule", ScheduleSettings),
+        ("training.gamma_controller", GammaControllerSettings),
+        ("training.distill", DistillSettings),
     ],
 )
 def test_defaults_of_training_are_the_modules(name: str, settings: Any) -> None:
@@ -139,6 +150,6 @@ def test_the_example_is_a_grid() -> None:
 
 def test_links_lead_to_headings() -> None:
     text = DOC.read_text(encoding="utf-8")
-    headings = {re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-")
+    headings = {re.sub(r"[^a-z0-9_ -]", "", line.lower()).replace(" ", "-")
                 for line in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)}  # fmt: skip
     assert set(re.findall(r"\]\(#([^)]*)\)", text)) <= headings

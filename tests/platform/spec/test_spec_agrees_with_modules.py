@@ -13,13 +13,23 @@ import gridlaw.platform.spec.load as load_module
 from gridlaw.modules.catalog import resolve_architecture, resolve_scale
 from gridlaw.modules.data.declaration import DATA_KEYS, HELDOUT_KEYS, MIXTURE_KEYS
 from gridlaw.modules.training.schedule import DECAY_SHAPES, SCHEDULES, ScheduleSettings
-from gridlaw.modules.training.settings import OPTIMIZERS, PRECISIONS, OptimizerSettings, TrainingSettings
+from gridlaw.modules.training.settings import (
+    DISTILLED_TOKENS,
+    OPTIMIZERS,
+    PRECISIONS,
+    DistillSettings,
+    GammaControllerSettings,
+    OptimizerSettings,
+    TrainingSettings,
+)
 from gridlaw.pipelines.laws.forms import FORMS
 from gridlaw.platform.identity import DECAY_KEYS
 from gridlaw.platform.spec.forms import keys_of
 from gridlaw.platform.spec.load import load_grid, shipped_grids
 from gridlaw.platform.spec.sections import (
     DataSection,
+    DistillSection,
+    GammaControllerSection,
     HeldoutSection,
     LawSection,
     OptimizerSection,
@@ -33,7 +43,13 @@ SHIPPED = Path(load_module.__file__).resolve().parents[2] / "pipelines" / "grids
 
 @pytest.mark.parametrize(
     ("section", "settings"),
-    [(TrainingSection, TrainingSettings), (OptimizerSection, OptimizerSettings), (ScheduleSection, ScheduleSettings)],
+    [
+        (TrainingSection, TrainingSettings),
+        (OptimizerSection, OptimizerSettings),
+        (ScheduleSection, ScheduleSettings),
+        (GammaControllerSection, GammaControllerSettings),
+        (DistillSection, DistillSettings),
+    ],
 )
 def test_training_keys(section: type[BaseModel], settings: Any) -> None:
     assert set(keys_of(section)) == {field.name for field in dataclasses.fields(settings)}
@@ -64,6 +80,7 @@ def literals(section: type[BaseModel], field: str) -> set[str]:
         (ScheduleSection, "name", SCHEDULES),
         (ScheduleSection, "decay_shape", DECAY_SHAPES),
         (TrainingSection, "precision", PRECISIONS),
+        (DistillSection, "tokens", DISTILLED_TOKENS),
         (LawSection, "form", FORMS),
     ],
 )
