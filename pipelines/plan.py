@@ -7,7 +7,7 @@ tokenises nothing, and asks the ledger for nothing but points of other experimen
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,16 @@ from gridlaw.modules.training.schedule import BranchPlan, branch_plan
 from gridlaw.modules.training.settings import TrainingSettings
 from gridlaw.pipelines.bases import Base, Bases
 from gridlaw.pipelines.evaluations.registry import Evaluation, resolve_evaluations
+from gridlaw.pipelines.evaluations.sources import ExamplesPlan, plan_examples, with_sources
 from gridlaw.pipelines.laws.forms import get_form
 from gridlaw.pipelines.objectives import check_objective
 from gridlaw.platform import identity
 from gridlaw.platform.errors import BadInput
 from gridlaw.platform.spec.blocks import PointId
 from gridlaw.platform.spec.grid import GridSpec
+from gridlaw.platform.spec.problems import listed
 from gridlaw.platform.spec.sections import LawSection
+from gridlaw.platform.spec.selection import Parts, UnknownPart, matches
 
 TRAINING_FACTOR = 3
 """Training costs three forward passes (PAPERS: recomputation not counted)."""
@@ -164,8 +167,27 @@ class GridPlan:
         return identity.fingerprint(self.evaluation_identity(point, evaluation))
 
     def evaluation_identity(self, point: PointPlan, evaluation: Evaluation) -> dict[str, Any]:
-        """Point + the evaluation's settings; the corpus is the point's own held-out text."""
-        return identity.evaluation_identity(point.identity, name=evaluation.name, settings=evaluation.settings_dict())
+        """Point + the evaluation's settings + its corpus, if that is another than the point's own held-out text."""
+        return identity.evaluation_identity(
+            point.identity,
+            name=evaluation.name,
+            settings=evaluation.settings_dict(),
+            corpus=evaluation.corpus.identity if evaluation.corpus is not None else None,
+        )
+
+    def examples(self, trunk: TrunkPlan, evaluation: Evaluation) -> ExamplesPlan | None:
+        """What an evaluation asks all points of a trunk, if that is made before."""
+        return plan_examples(
+            evaluation,
+            data=trunk.data.folder,
+            tokenizer=trunk.data.declaration["tokenizer"],
+            context=trunk.context,
+        )
+
+    def all_examples(self) -> list[ExamplesPlan]:
+        """What its evaluations ask, each once."""
+        every = (self.examples(trunk, evaluation) for trunk in self.trunks for evaluation in self.evaluations)
+        return list({each.fingerprint: each for each in every if each is not None}.values())
 
 
 def make_plan(spec: GridSpec) -> GridPlan:
@@ -178,7 +200,7 @@ def make_plan(spec: GridSpec) -> GridPlan:
         grouped.setdefault(point.trunk_name, []).append(point)
     for name, ids in grouped.items():
         trunks[name] = _plan_trunk(spec, name, ids, data, bases, trunks, warnings)
-    evaluations = tuple(resolve_evaluations([{entry.name: entry.settings} for entry in spec.evaluate]))
+    evaluations = _plan_evaluations(spec, trunks.values(), warnings)
     laws = _plan_laws(spec, evaluations)
     return GridPlan(
         spec=spec,
@@ -339,6 +361,33 @@ def _check_equal_steps(points: Sequence[PointPlan], num_params: int) -> None:
                 allowed="budgets that differ by at least one optimizer step",
                 hint=f"both are {point.total_steps} steps at N = {num_params:,}: remove one, or lower batch_tokens",
             )
+
+
+def _plan_evaluations(spec: GridSpec, trunks: Iterable[TrunkPlan], warnings: list[str]) -> tuple[Evaluation, ...]:
+    points = {point.id: (point, trunk) for trunk in trunks for point in trunk.points}
+    parts = Parts.of(points)
+
+    def find_point(name: str) -> tuple[str, str, int]:
+        try:
+            found = [both for each, both in points.items() if matches(name, each, parts)]
+        except UnknownPart as error:
+            raise ValueError(f"{error.hint or 'No point has this name'}; {error.allowed}") from None
+        if len(found) != 1:
+            names = listed([point.name for point, _ in found])
+            raise ValueError(
+                f"It is the name of {names}: add the part that tells them apart" if found else "No point is both"
+            )
+        point, trunk = found[0]
+        return point.name, point.fingerprint, trunk.context
+
+    evaluations = []
+    for each in resolve_evaluations([{entry.name: entry.settings} for entry in spec.evaluate]):
+        for context in sorted({trunk.context for _, trunk in points.values()}):
+            each.settings.check_context(context)
+        evaluation = with_sources(each, base_folder=spec.base_folder, find_point=find_point)
+        warnings.extend(evaluation.warnings())
+        evaluations.append(evaluation)
+    return tuple(evaluations)
 
 
 def _plan_laws(spec: GridSpec, evaluations: Sequence[Evaluation]) -> tuple[LawPlan, ...]:

@@ -16,7 +16,6 @@ from typing import Any
 from gridlaw.modules.mixers.softmax_spec import SoftmaxSpec, attention_flops
 from gridlaw.modules.models.config import ModelConfig
 from gridlaw.pipelines.evaluations.run import EvaluationRun
-from gridlaw.platform.errors import BadInput
 
 
 def step_flops(config: ModelConfig, position: int) -> float:
@@ -56,12 +55,9 @@ def positions_up_to(length: int) -> list[int]:
 def compute(run: EvaluationRun) -> dict[str, Any]:
     """Formulas at positions up to the length, and a measured prefill and decoding of one sequence."""
     settings = run.settings
+    settings.check_context(run.model_context)
     config = ModelConfig.from_dict(run.model_config)
-    length = settings.length or min(run.prepared.context, config.context)
-    if length > config.context:
-        raise BadInput(
-            settings.field("length"), seen=length, allowed=f"at most {config.context}, the model's positions"
-        )
+    length = settings.length or run.context
     measured = run.parts.get("measured", lambda: _measure(run, length))
     specs = config.mixers()
     positions = positions_up_to(length)

@@ -106,21 +106,23 @@ class HuggingFaceEvaluator(Evaluator):
 
 
 def open_evaluator(
-    name: str, *, revision: str | None, own_model: str | None, tokenizer: Tokenizer, device: str
+    name: str, *, revision: str | None, folder: str | None, tokenizer: Tokenizer, device: str
 ) -> Evaluator:
-    """The evaluator of a setting: ``own_model`` is the folder of a point's model, else ``name`` is looked at."""
+    """The model in ``folder``, one of ours or of transformers; without a folder the Hugging Face model ``name``."""
     from gridlaw.modules.models.checkpoint import MODEL_TYPE, load_model
 
-    folder = Path(own_model or name)
-    config = folder / "config.json"
-    if config.is_file() and f'"model_type": "{MODEL_TYPE}"' in config.read_text(encoding="utf-8"):
-        model = load_model(folder, device=device)
-        if model.config.vocab_size != tokenizer.vocab_size:
-            raise BadInput(
-                f"vocabulary of the evaluator {name}",
-                seen=model.config.vocab_size,
-                allowed=f"{tokenizer.vocab_size}, that of its tokenizer",
-                hint="Give the prepared data that the evaluator was trained on",
-            )
-        return OwnEvaluator(model, tokenizer)
-    return HuggingFaceEvaluator(name, revision=revision, device=device)
+    if folder is None:
+        return HuggingFaceEvaluator(name, revision=revision, device=device)
+    path = Path(folder).expanduser()
+    config = path / "config.json"
+    if not config.is_file() or f'"model_type": "{MODEL_TYPE}"' not in config.read_text(encoding="utf-8"):
+        return HuggingFaceEvaluator(str(path), device=device)
+    model = load_model(path, device=device)
+    if model.config.vocab_size != tokenizer.vocab_size:
+        raise BadInput(
+            f"vocabulary of the evaluator {name}",
+            seen=model.config.vocab_size,
+            allowed=f"{tokenizer.vocab_size}, that of its tokenizer",
+            hint="Give the prepared data that the evaluator was trained on",
+        )
+    return OwnEvaluator(model, tokenizer)

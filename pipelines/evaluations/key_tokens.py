@@ -7,7 +7,6 @@ share: a first line says what made it, then one JSON line per text. Files are re
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -100,8 +99,18 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
 
 
+def _header(lines: Sequence[bytes]) -> dict[str, Any] | None:
+    with suppress(ValueError, IndexError):
+        found = json.loads(lines[0])
+        return found if isinstance(found, dict) else None
+    return None
+
+
 class KeyTokenFile:
-    """Key tokens of many texts by one evaluator and one set of thresholds; grows as texts are done."""
+    """Key tokens of many texts by one evaluator and one set of thresholds; grows as texts are done.
+
+    made_by: evaluator, revision, context, slide, alpha, beta.
+    """
 
     def __init__(self, path: Path, made_by: dict[str, Any]) -> None:
         self.path, self.made_by = path, made_by
@@ -109,11 +118,35 @@ class KeyTokenFile:
         if path.exists():
             self._read()
 
+    @staticmethod
+    def read_shared(path: Path, thresholds: dict[str, Any]) -> KeyTokenFile:
+        """A file that somebody made, whoever the evaluator was; BadInput unless it has these thresholds."""
+        header = _header(path.read_bytes().splitlines()) or {}
+        made_by = {key: value for key, value in header.items() if key != "format"}
+        if header.get("format") != FORMAT or any(made_by.get(key) != value for key, value in thresholds.items()):
+            raise BadInput(
+                "key token file",
+                seen=f"{path}, made by {made_by or 'something else'}",
+                allowed=f"a file of key tokens found with {thresholds}",
+                hint="Set the same thresholds, or name the file that was made with these",
+            )
+        return KeyTokenFile(path, made_by)
+
+    def lookup(self, texts: Sequence[str], field: str) -> list[Slices]:
+        """Slices of texts that the file must have."""
+        missing = sum(text_hash(text) not in self.known for text in texts)
+        if missing:
+            raise BadInput(
+                field,
+                seen=f"{self.path}, without {missing} of {len(texts)} texts",
+                allowed="a file with the key tokens of every text",
+                hint="Take the corpus, length, split and documents that it was made with",
+            )
+        return [self.known[text_hash(text)] for text in texts]
+
     def _read(self) -> None:
         lines = self.path.read_bytes().splitlines(keepends=True)
-        header = None
-        with suppress(ValueError, IndexError):
-            header = json.loads(lines[0])
+        header = _header(lines)
         if header != {"format": FORMAT, **self.made_by}:
             raise BadInput(
                 "key token file",
@@ -135,27 +168,21 @@ class KeyTokenFile:
         report: Callable[[int, int], None],
         texts_per_call: int = 16,
     ) -> list[Slices]:
-        """Slices of each text; ``find`` is asked for those that are not known, under a lock, and each call is kept.
+        """Slices of each text; ``find`` is asked for those that are not known, and what each call finds is kept.
 
-        Two processes that want the same file: one finds, the other waits and reads.
+        One writer at a time: who calls it holds the folder's lock.
         """
-        if all(text_hash(text) in self.known for text in texts):
-            return [self.known[text_hash(text)] for text in texts]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path.with_name(self.path.name + ".lock"), "w", encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if self.path.exists():
-                self._read()
-            self._rewrite()
-            left = [text for text in dict.fromkeys(texts) if text_hash(text) not in self.known]
-            with open(self.path, "a", encoding="utf-8") as file:
-                for start in range(0, len(left), texts_per_call):
-                    asked = left[start : start + texts_per_call]
-                    for text, slices in zip(asked, find(asked), strict=True):
-                        self.known[text_hash(text)] = slices
-                        file.write(json.dumps({"text": text_hash(text), "slices": slices}) + "\n")
-                    file.flush()
-                    report(len(texts) - len(left) + start + len(asked), len(texts))
+        self._rewrite()
+        left = [text for text in dict.fromkeys(texts) if text_hash(text) not in self.known]
+        with open(self.path, "a", encoding="utf-8") as file:
+            for start in range(0, len(left), texts_per_call):
+                asked = left[start : start + texts_per_call]
+                for text, slices in zip(asked, find(asked), strict=True):
+                    self.known[text_hash(text)] = slices
+                    file.write(json.dumps({"text": text_hash(text), "slices": slices}) + "\n")
+                file.flush()
+                report(len(texts) - len(left) + start + len(asked), len(texts))
         return [self.known[text_hash(text)] for text in texts]
 
     def _rewrite(self) -> None:

@@ -4,11 +4,6 @@ Pooled over the texts: exp(sum of key tokens' losses / number of key tokens); te
 are dropped and counted. No key token at all is an outcome (``no key tokens``), not a number. With a small evaluator of
 the same grid, as in the quickstart, this is the method but not the paper's metric, whose evaluator is Llama-3.1-8B.
 
-What the run's ``inputs`` may hold: evaluator_model (folder of the evaluating point's model), evaluator_data (its
-prepared data, for its tokenizer; the evaluated model's when left out), evaluator_name (what stands for it in file
-names, its fingerprint), corpus ({identity, location} of the settings' source), shared_folder (where key token files
-lie, by content, for all points; this evaluation's own folder when left out).
-
 Against the package ``longppl`` 0.3.0: same key tokens and same value, except that it counts a key token at the very
 start of a text as the last token (here it has no loss and is left out), joins only slices that touch exactly, and
 returns None without key tokens.
@@ -16,18 +11,19 @@ returns None without key tokens.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from gridlaw.modules.data.arrow import list_rows, token_lists
 from gridlaw.modules.data.prepare import open_prepared
 from gridlaw.modules.data.sources import read_documents, resolve_source
 from gridlaw.modules.data.tokenizers import Tokenizer
+from gridlaw.pipelines.evaluations.examples import DataRun, kept_examples
 from gridlaw.pipelines.evaluations.key_tokens import KeyTokenFile, Slices, find_key_tokens, tokens_inside
 from gridlaw.pipelines.evaluations.run import EvaluationRun
 from gridlaw.pipelines.evaluations.settings import LongpplSettings
@@ -35,29 +31,40 @@ from gridlaw.pipelines.evaluations.statistics import Z_95, ratio_standard_error
 from gridlaw.platform.errors import BadInput
 
 NO_KEY_TOKENS = "no key tokens"
+KEY_TOKENS_FILE = "key-tokens.jsonl"
+
+Example = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Tokens of a text for the evaluated model, and the places of its key tokens' losses: token t's loss is at t - 1."""
 
 
 def compute(run: EvaluationRun) -> dict[str, Any]:
     """longppl, ppl of the same texts' tokens, counts; details say the outcome and the interval."""
-    settings = run.settings
-    length = settings.max_length or min(run.prepared.context, run.model_context)
-    if length > run.model_context:
-        raise BadInput(
-            settings.field("max_length"), seen=length, allowed=f"at most {run.model_context}, the model's positions"
-        )
-    if settings.context >= length:
-        raise BadInput(
-            settings.field("context"),
-            seen=settings.context,
-            allowed=f"below the length of the texts, {length} tokens: a short context",
-        )
+    return _summarise(run.settings, _text_sums(run, examples(run)))
+
+
+def examples(run: DataRun) -> list[Example]:
+    """The texts as the evaluated model reads them, with their key tokens; kept once made."""
+    table = kept_examples(run, _make_table)
+    tokens, keys = (list_rows(table[name]) for name in ("tokens", "keys"))
+    return [(own.astype(np.int64), key) for own, key in zip(tokens, keys, strict=True)]
+
+
+def _make_table(run: DataRun, folder: Path) -> pa.Table:
+    settings, tokenizer = run.settings, run.prepared.tokenizer
+    settings.check_context(run.model_context if settings.max_length else run.context)
+    length = settings.length(run.context)
     texts = make_texts(run, length)
-    slices = shared_key_tokens(run, texts)
-    sums = _text_sums(run, texts, slices, length)
-    return _summarise(settings, sums)
+    slices = key_slices(run, texts, folder)
+    rows, keys = [], []
+    for text, own in zip(texts, slices, strict=True):
+        tokens, offsets = tokenizer.encode_with_offsets(text)
+        rows.append(tokens[:length])
+        # The first token of a text has no loss.
+        keys.append(np.array([at - 1 for at in tokens_inside(offsets[:length], own) if at > 0], dtype=np.int64))
+    return pa.table({"tokens": token_lists(rows, tokenizer.dtype), "keys": token_lists(keys, np.dtype(np.int64))})
 
 
-def make_texts(run: EvaluationRun, length: int) -> list[str]:
+def make_texts(run: DataRun, length: int) -> list[str]:
     """Texts of at most ``length`` tokens of the evaluated model's tokenizer."""
     settings, tokenizer = run.settings, run.prepared.tokenizer
     texts: list[str] = []
@@ -87,11 +94,10 @@ def cut_text(text: str, tokenizer: Tokenizer, *, length: int, split: bool) -> li
     ]
 
 
-def _documents(run: EvaluationRun) -> list[str]:
-    settings = run.settings
+def _documents(run: DataRun) -> list[str]:
+    settings, given = run.settings, run.inputs.corpus
     if settings.corpus is None:
         return [document.text for document in run.prepared.heldout_documents]
-    given = run.inputs.get("corpus")
     if given is None:
         entry = {"source": settings.corpus, "text_column": settings.text_column}
         identity, location = resolve_source(entry, base_folder=Path.cwd(), field="evaluate.longppl")
@@ -100,85 +106,71 @@ def _documents(run: EvaluationRun) -> list[str]:
     return list(read_documents(identity, location))
 
 
-def shared_key_tokens(run: EvaluationRun, texts: list[str]) -> list[Slices]:
-    """Key slices of each text, found once per evaluator, thresholds and texts and kept in a file."""
-    settings = run.settings
-    made_by = {
-        "evaluator": run.inputs.get("evaluator_name", settings.evaluator),
-        "revision": settings.evaluator_revision,
-        **{name: getattr(settings, name) for name in ("context", "slide", "alpha", "beta")},
-    }
-    name = hashlib.sha256(json.dumps([made_by, texts], sort_keys=True).encode()).hexdigest()[:24]
-    folder = Path(run.inputs.get("shared_folder") or run.work_folder)
-    file = KeyTokenFile(folder / f"key-tokens-{name}.jsonl", made_by)
+def key_slices(run: DataRun, texts: list[str], folder: Path) -> list[Slices]:
+    """Key slices of each text: found by the evaluator and kept in ``folder``, or looked up in a file that has them."""
+    settings, evaluator = run.settings, run.inputs.evaluator
+    thresholds = settings.thresholds
+    if evaluator.get("file"):
+        return KeyTokenFile.read_shared(Path(evaluator["file"]), thresholds).lookup(texts, settings.field("evaluator"))
+    identity = evaluator.get("identity", settings.evaluator)
+    made_by = {"evaluator": identity, "revision": settings.evaluator_revision, **thresholds}
+    file = KeyTokenFile(folder / KEY_TOKENS_FILE, made_by)
     opened: list[Any] = []
 
     def find(some: list[str]) -> list[Slices]:
         if not opened:
             opened.append(_evaluator(run))
-        thresholds = {"alpha": settings.alpha, "beta": settings.beta}
-        return find_key_tokens(opened[0], some, context=settings.context, slide=settings.slide, **thresholds)
+        return find_key_tokens(opened[0], some, **thresholds)
 
     return file.complete(texts, find, report=run.report)
 
 
-def _evaluator(run: EvaluationRun) -> Any:
+def _evaluator(run: DataRun) -> Any:
     from gridlaw.pipelines.evaluations.evaluators import open_evaluator
 
-    settings, own = run.settings, run.inputs.get("evaluator_model")
-    if settings.evaluator_point is not None and own is None:
+    settings, given = run.settings, run.inputs.evaluator
+    if settings.evaluator_point is not None and given.get("folder") is None:
         raise BadInput(
             settings.field("evaluator"),
             seen=settings.evaluator,
             allowed="a finished point, a folder or a Hugging Face model",
             hint="Run the grid that has this point, or name a folder",
         )
-    data = run.inputs.get("evaluator_data")
+    data = given.get("data")
     evaluator = open_evaluator(
         settings.evaluator,
         revision=settings.evaluator_revision,
-        own_model=own,
+        folder=given.get("folder") or settings.evaluator_path,
         tokenizer=(open_prepared(Path(data)) if data else run.prepared).tokenizer,
         device=run.device,
     )
-    if settings.context + settings.slide > evaluator.max_length:
-        raise BadInput(
-            settings.field("context"),
-            seen=f"{settings.context} + {settings.slide} (slide)",
-            allowed=f"at most {evaluator.max_length}, the evaluator's positions",
-        )
+    settings.check_evaluator_context(evaluator.max_length)
     return evaluator
 
 
-def _text_sums(run: EvaluationRun, texts: list[str], slices: list[Slices], length: int) -> npt.NDArray[np.float64]:
+def _text_sums(run: EvaluationRun, texts: list[Example]) -> npt.NDArray[np.float64]:
     """Per text: sum of key losses, key tokens, sum of all losses, all predicted tokens: [texts, 4]."""
     from gridlaw.pipelines.evaluations.scoring import batches_by_length
 
-    encoded = [run.prepared.tokenizer.encode_with_offsets(text) for text in texts]
-    rows = [tokens[:length] for tokens, _ in encoded]
-    # Token t's loss is at t - 1; the first token has none.
-    keys = [
-        [at - 1 for at in tokens_inside(offsets[:length], own) if at > 0]
-        for (_, offsets), own in zip(encoded, slices, strict=True)
-    ]
     sums = np.zeros((len(texts), 4))
-    usable = [index for index, row in enumerate(rows) if len(row) > 1]
-    for number, group in enumerate(batches_by_length([len(rows[index]) for index in usable])):
+    usable = [index for index, (tokens, _) in enumerate(texts) if len(tokens) > 1]
+    done = 0
+    for number, group in enumerate(batches_by_length([len(texts[index][0]) for index in usable])):
         chosen = [usable[at] for at in group]
-        sums[chosen] = run.parts.get(
-            f"batch-{number}", partial(_batch_sums, run, [rows[at] for at in chosen], [keys[at] for at in chosen])
-        )
+        sums[chosen] = run.parts.get(f"batch-{number}", partial(_batch_sums, run, [texts[at] for at in chosen]))
+        done += len(group)
+        run.report(done, len(usable))
     return sums
 
 
-def _batch_sums(run: EvaluationRun, rows: list[npt.NDArray[Any]], keys: list[list[int]]) -> list[list[float]]:
+def _batch_sums(run: EvaluationRun, texts: list[Example]) -> list[list[float]]:
     from gridlaw.pipelines.evaluations.evaluators import OwnEvaluator
 
     model = OwnEvaluator(run.load(), run.prepared.tokenizer)
-    losses = model.losses([row.astype(np.int64) for row in rows])
+    losses = model.losses([tokens for tokens, _ in texts])
     return [
-        [float(own[key].sum(dtype=np.float64)), len(key), float(own.sum(dtype=np.float64)), len(own)]
-        for own, key in zip(losses, keys, strict=True)
+        [float(own[keys].sum(dtype=np.float64)), len(keys), float(own.sum(dtype=np.float64)), len(own)]
+        for own, (_, keys) in zip(losses, texts, strict=True)
     ]
 
 

@@ -97,11 +97,12 @@ def _piece_sums(
     from gridlaw.pipelines.evaluations.scoring import batches_by_length
 
     sums = np.zeros((len(pieces), len(edges) - 1))
-    groups = list(batches_by_length([piece.num_tokens for piece in pieces]))
+    groups, done = list(batches_by_length([piece.num_tokens for piece in pieces])), 0
     for number, group in enumerate(groups):
         rows = [(documents[pieces[index].document], pieces[index]) for index in group]
         sums[group] = run.parts.get(f"batch-{number}", partial(_batch_sums, run, rows, edges))
-        run.report(number + 1, len(groups))
+        done += len(group)
+        run.report(done, len(pieces))
     return sums
 
 

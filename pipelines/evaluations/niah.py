@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import copy
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from gridlaw.modules.data.arrow import list_rows, token_lists
 from gridlaw.modules.data.needles import (
     NeedleMaker,
     NeedleSample,
@@ -26,6 +29,7 @@ from gridlaw.modules.data.needles import (
     needle_grid,
 )
 from gridlaw.modules.errors import BadSetting
+from gridlaw.pipelines.evaluations.examples import DataRun, kept_examples
 from gridlaw.pipelines.evaluations.run import EvaluationRun
 from gridlaw.pipelines.evaluations.settings import NiahSettings
 from gridlaw.pipelines.evaluations.statistics import sigmas_above_chance, wilson_interval
@@ -54,8 +58,8 @@ def grid_lengths(settings: NiahSettings, *, context: int) -> list[int]:
     return lengths
 
 
-def make_samples(run: EvaluationRun) -> tuple[list[int], list[NeedleSample]]:
-    """(lengths, samples): the same for every model on these data and settings."""
+def make_samples(run: DataRun) -> list[NeedleSample]:
+    """The same for every model on these data and settings, shorter ones first."""
     settings, prepared = run.settings, run.prepared
     lengths = grid_lengths(settings, context=prepared.context)
     if lengths[-1] > run.model_context:
@@ -69,7 +73,7 @@ def make_samples(run: EvaluationRun) -> tuple[list[int], list[NeedleSample]]:
         tokenizer=prepared.tokenizer,
     )
     try:
-        samples = needle_grid(
+        return needle_grid(
             maker,
             lengths=lengths,
             num_depths=settings.depths,
@@ -81,21 +85,54 @@ def make_samples(run: EvaluationRun) -> tuple[list[int], list[NeedleSample]]:
         raise BadInput(
             f"evaluate.niah: {error.field}", seen=error.seen, allowed=error.allowed, hint=error.hint
         ) from error
-    return lengths, samples
+
+
+def examples(run: DataRun) -> list[NeedleSample]:
+    """The samples, kept once made."""
+    table = kept_examples(run, _make_table)
+    columns = {name: list_rows(table[name]) for name in ("prompt", "candidates")}
+    numbers = zip(*(table[name].to_pylist() for name in ("answer", "depth", "needle_at")), strict=True)
+    return [
+        NeedleSample(
+            prompt=prompt.astype(np.int64),
+            candidates=candidates.astype(np.int64).reshape(run.settings.candidates, -1),
+            answer=answer,
+            depth=depth,
+            needle_at=needle_at,
+        )
+        for prompt, candidates, (answer, depth, needle_at) in zip(
+            columns["prompt"], columns["candidates"], numbers, strict=True
+        )
+    ]
+
+
+def _make_table(run: DataRun, folder: Path) -> pa.Table:
+    samples, dtype = make_samples(run), run.prepared.tokenizer.dtype
+    run.report(len(samples), len(samples))
+    return pa.table(
+        {
+            "prompt": token_lists([sample.prompt for sample in samples], dtype),
+            "candidates": token_lists([sample.candidates.ravel() for sample in samples], dtype),
+            **{name: [getattr(sample, name) for sample in samples] for name in ("answer", "depth", "needle_at")},
+        }
+    )
 
 
 def compute(run: EvaluationRun) -> dict[str, Any]:
     """Accuracies, their intervals and chance; details: the grid of both measures, lengths × depths."""
     from gridlaw.pipelines.evaluations.scoring import BATCH_TOKENS
 
-    lengths, samples = make_samples(run)
+    samples = examples(run)
+    lengths = grid_lengths(run.settings, context=run.prepared.context)
     ranks, generated = np.zeros(len(samples)), np.zeros(len(samples))
     groups = group_samples(samples, batch_tokens=BATCH_TOKENS)
+    done = 0
     for number, group in enumerate(groups):
         chosen = [samples[index] for index in group]
         result = run.parts.get(f"batch-{number}", partial(_score, run, chosen))
         ranks[group], generated[group] = result
-        run.report(number + 1, len(groups))
+        done += len(group)
+        run.report(done, len(samples))
     return _summarise(run.settings, lengths, ranks, generated)
 
 

@@ -14,19 +14,22 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from gridlaw.modules.data.arrow import list_rows, token_lists
 from gridlaw.modules.data.generators import VALUES
 from gridlaw.modules.data.needles import WordPool, haystack_of
 from gridlaw.modules.data.tokenizers import Tokenizer
 from gridlaw.modules.errors import BadSetting
+from gridlaw.pipelines.evaluations.examples import DataRun, kept_examples
 from gridlaw.pipelines.evaluations.niah import MAX_HAYSTACK_TOKENS, ranking_hits
 from gridlaw.pipelines.evaluations.run import EvaluationRun
 from gridlaw.pipelines.evaluations.statistics import sigmas_above_chance, wilson_interval
-from gridlaw.platform.errors import BadInput
 
 Ids = npt.NDArray[np.int64]
 
@@ -82,14 +85,11 @@ class RecallMaker:
         return RecallSample(prompt=prompt, questions=questions, values=values, distances=length - 1 - np.array(ends))
 
 
-def make_samples(run: EvaluationRun) -> list[RecallSample]:
+def make_samples(run: DataRun) -> list[RecallSample]:
     """The same samples for every model on these data and settings."""
     settings, prepared = run.settings, run.prepared
-    length = settings.length or min(prepared.context, run.model_context)
-    if length > run.model_context:
-        raise BadInput(
-            settings.field("length"), seen=length, allowed=f"at most {run.model_context}, the model's positions"
-        )
+    settings.check_context(run.model_context)
+    length = settings.length or run.context
     documents = prepared.heldout_documents
     maker = RecallMaker(
         haystack_of((document.tokens for document in documents), max_tokens=MAX_HAYSTACK_TOKENS),
@@ -102,17 +102,44 @@ def make_samples(run: EvaluationRun) -> list[RecallSample]:
     ]
 
 
+def examples(run: DataRun) -> list[RecallSample]:
+    """The samples, kept once made."""
+    table = kept_examples(run, _make_table)
+    columns = {name: list_rows(table[name]) for name in ("prompt", "questions", "values", "distances")}
+    return [
+        RecallSample(
+            prompt=prompt.astype(np.int64),
+            questions=questions.astype(np.int64).reshape(run.settings.pairs, -1),
+            values=values.astype(np.int64),
+            distances=distances,
+        )
+        for prompt, questions, values, distances in zip(*columns.values(), strict=True)
+    ]
+
+
+def _make_table(run: DataRun, folder: Path) -> pa.Table:
+    samples, dtype = make_samples(run), run.prepared.tokenizer.dtype
+    run.report(len(samples), len(samples))
+    tokens = {name: [getattr(sample, name).ravel() for sample in samples] for name in ("prompt", "questions", "values")}
+    return pa.table(
+        {
+            **{name: token_lists(rows, dtype) for name, rows in tokens.items()},
+            "distances": token_lists([sample.distances for sample in samples], np.dtype(np.int64)),
+        }
+    )
+
+
 def compute(run: EvaluationRun) -> dict[str, Any]:
     """Accuracy by ranking and by the most likely token, intervals, chance; details: by distance."""
     from gridlaw.pipelines.evaluations.scoring import BATCH_TOKENS
 
-    samples = make_samples(run)
+    samples = examples(run)
     size = max(1, BATCH_TOKENS // len(samples[0].prompt))
     groups = [samples[start : start + size] for start in range(0, len(samples), size)]
     hits: list[list[list[float]]] = []
     for number, group in enumerate(groups):
         hits += run.parts.get(f"batch-{number}", partial(_score_batch, run, group))
-        run.report(number + 1, len(groups))
+        run.report(len(hits), len(samples))
     return _summarise(samples, np.array(hits))
 
 

@@ -27,11 +27,13 @@ class EvaluationKind:
     """A row of the registry.
 
     module: where ``compute`` is. metrics: scalar results → whether smaller ("min") or larger ("max") is better.
+    examples: what its ``examples`` makes once for all models, in a word; nothing where it reads prepared data alone.
     """
 
     settings: type[EvaluationSettings]
     module: str
     metrics: dict[str, str]
+    examples: str = ""
 
 
 _FOLDER = "gridlaw.pipelines.evaluations"
@@ -47,16 +49,19 @@ KINDS: dict[str, EvaluationKind] = {
             settings=NiahSettings,
             module=f"{_FOLDER}.niah",
             metrics={"niah_rank_accuracy": "max", "niah_generate_accuracy": "max"},
+            examples="needles",
         ),
         EvaluationKind(
             settings=LongpplSettings,
             module=f"{_FOLDER}.longppl",
             metrics={"longppl": "min"},
+            examples="key tokens",
         ),
         EvaluationKind(
             settings=RecallSettings,
             module=f"{_FOLDER}.recall",
             metrics={"recall_accuracy": "max"},
+            examples="texts",
         ),
         EvaluationKind(
             settings=RoutingSettings,
@@ -73,40 +78,64 @@ KINDS: dict[str, EvaluationKind] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluatorSource:
+    """Who finds key tokens. identity: what stands for it in fingerprints, never a path; the rest is where it is.
+
+    At most one of: point (its name in this grid), folder (a model's, on this machine), file (of key tokens that were
+    found already); with none of them the settings' name is a Hugging Face model's.
+    """
+
+    identity: Any
+    point: str | None = None
+    folder: str | None = None
+    file: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusSource:
+    """A text of an evaluation's own: identity by content, and where its files lie on this machine."""
+
+    identity: dict[str, Any]
+    location: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """One evaluation that a file asks for: a name and checked settings."""
+    """One evaluation that a file asks for: a name and checked settings.
+
+    evaluator, corpus: what the settings' texts of these names mean; filled in by ``sources.with_sources``, None where
+    the evaluation has no such setting (for the corpus: where the held-out documents are meant).
+    """
 
     name: str
     settings: EvaluationSettings
+    evaluator: EvaluatorSource | None = None
+    corpus: CorpusSource | None = None
 
     @property
     def kind(self) -> EvaluationKind:
         """Its row of the registry."""
         return KINDS[self.name]
 
-    @property
-    def needs_point(self) -> str | None:
-        """Another point of the grid that must be finished before this evaluation can run (longppl's evaluator)."""
-        return getattr(self.settings, "evaluator_point", None)
+    def warnings(self) -> list[str]:
+        """Sentences for people about what may change under finished runs."""
+        revision = getattr(self.settings, "evaluator_revision", None)
+        source = self.evaluator
+        if source is None or source.point or source.folder or source.file or revision is not None:
+            return []
+        return [f"{self.name}: {source.identity} without evaluator_revision: if that model changes, nobody notices"]
 
-    @property
-    def corpus(self) -> dict[str, Any] | None:
-        """A source of its own, as ``modules.data.sources.resolve_source`` takes it; None: the held-out documents."""
-        source = getattr(self.settings, "corpus", None)
-        column = getattr(self.settings, "text_column", None)
-        return None if source is None else {"source": source, **({} if column is None else {"text_column": column})}
+    def settings_dict(self) -> dict[str, Any]:
+        """What enters the evaluation's fingerprint beside point and corpus: all settings and the metric's version.
 
-    def settings_dict(self, *, evaluator: str | None = None, corpus: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What enters the evaluation's fingerprint beside its point: all settings and the metric's version.
-
-        evaluator: fingerprint of the point in ``needs_point``. corpus: identity of the source in ``corpus``. Given,
-        they stand in for the names, so that an evaluator trained anew or another text is another evaluation.
+        An evaluator enters by its identity, so that one trained anew is another evaluation; the corpus not at all: its
+        identity stands beside the settings.
         """
         values = self.settings.to_dict()
-        if evaluator is not None:
-            values["evaluator"] = evaluator
-        if corpus is not None:
-            values["corpus"] = corpus
+        if self.evaluator is not None:
+            values["evaluator"] = self.evaluator.identity
+        if self.corpus is not None:
+            del values["corpus"], values["text_column"]
         return {"name": self.name, "version": self.settings.version, **values}
 
 

@@ -12,12 +12,13 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridlaw.modules.data.prepare import PreparedData, open_prepared
 from gridlaw.modules.errors import BadSetting
+from gridlaw.pipelines.evaluations.examples import DataRun, Inputs, Progress, examples_folder
 from gridlaw.pipelines.evaluations.registry import KINDS, Evaluation, resolve_evaluation
 from gridlaw.platform.errors import BadInput, GridlawError
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 WEIGHTS_FILE = "model.safetensors"
 _EDGE_BYTES = 1024 * 1024
-
-Progress = Callable[[int, int], None]
-"""Called with (parts done, parts in all)."""
 
 
 class Parts:
@@ -71,29 +69,12 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationRun:
+class EvaluationRun(DataRun):
     """What ``compute`` of an evaluation gets. The model is loaded when first asked for: no part left, no model."""
 
-    settings: Any
-    prepared: PreparedData
     parts: Parts
-    work_folder: Path
     model_folder: Path
-    model_config: dict[str, Any]
     load: Callable[[], DecoderLM]
-    inputs: dict[str, Any] = field(default_factory=dict)
-    device: str = "cpu"
-    progress: Progress | None = None
-
-    @property
-    def model_context(self) -> int:
-        """The longest input that the model was made for, in tokens."""
-        return int(self.model_config["context"])
-
-    def report(self, done: int, total: int) -> None:
-        """Tell how far the evaluation is."""
-        if self.progress:
-            self.progress(done, total)
 
 
 def evaluate(
@@ -104,19 +85,22 @@ def evaluate(
     prepared_folder: Path,
     work_folder: Path,
     progress: Progress | None = None,
-    inputs: dict[str, Any] | None = None,
+    inputs: Inputs | None = None,
     device: str = "cpu",
 ) -> dict[str, Any]:
     """Evaluate the model of ``model_folder`` (config.json, model.safetensors) on prepared data.
 
-    inputs: what the evaluation needs beside the model (``longppl`` tells: evaluator_model, evaluator_data, corpus,
-    shared_folder). device: where the model runs. Returns {name, metrics: finite scalars, details: JSON-able,
-    num_samples}; a metric that has no value is absent. Raises BadInput for what cannot be evaluated, GridlawError
-    for a result that is not finite.
+    inputs: what the evaluation needs beside the model; ``examples`` of it are made in the work folder if no folder is
+    given. device: where the model runs. Returns {name, metrics: finite scalars, details: JSON-able, num_samples}; a
+    metric that has no value is absent. Raises BadInput for what cannot be evaluated, GridlawError for a result that is
+    not finite.
     """
+    inputs = inputs or Inputs()
     try:
-        run = _open(name, settings, Path(model_folder), Path(prepared_folder), Path(work_folder), inputs or {}, device)
-        result = importlib.import_module(KINDS[name].module).compute(replace(run, progress=progress))
+        run = _open(
+            name, settings, Path(model_folder), Path(prepared_folder), Path(work_folder), inputs, device, progress
+        )
+        result = importlib.import_module(KINDS[name].module).compute(run)
     except BadSetting as error:
         raise BadInput(error.field, seen=error.seen, allowed=error.allowed, hint=error.hint) from error
     for metric, value in result["metrics"].items():
@@ -125,14 +109,44 @@ def evaluate(
     return {"name": name, **result}
 
 
+def make_examples(
+    name: str,
+    settings: dict[str, Any] | None,
+    *,
+    prepared_folder: Path,
+    context: int,
+    inputs: Inputs,
+    progress: Progress | None = None,
+    device: str = "cpu",
+) -> int:
+    """Make the examples of an evaluation in ``inputs.examples``; returns how many there are. Goes on after a kill.
+
+    context: positions of the models that will be asked.
+    """
+    try:
+        run = DataRun(
+            settings=resolve_evaluation({name: settings or {}}).settings,
+            prepared=open_prepared(Path(prepared_folder)),
+            work_folder=examples_folder(inputs, Path()),
+            model_config={"context": context},
+            inputs=inputs,
+            device=device,
+            progress=progress,
+        )
+        return len(importlib.import_module(KINDS[name].module).examples(run))
+    except BadSetting as error:
+        raise BadInput(error.field, seen=error.seen, allowed=error.allowed, hint=error.hint) from error
+
+
 def _open(
     name: str,
     settings: dict[str, Any] | None,
     model_folder: Path,
     prepared_folder: Path,
     work_folder: Path,
-    inputs: dict[str, Any],
+    inputs: Inputs,
     device: str,
+    progress: Progress | None,
 ) -> EvaluationRun:
     from gridlaw.modules.models.weights import load_config
 
@@ -156,19 +170,17 @@ def _open(
         load=_loader(model_folder, device),
         inputs=inputs,
         device=device,
+        progress=progress,
     )
 
 
-def parts_key(
-    evaluation: Evaluation, prepared: PreparedData, model_folder: Path, inputs: dict[str, Any] | None = None
-) -> str:
+def parts_key(evaluation: Evaluation, prepared: PreparedData, model_folder: Path, inputs: Inputs) -> str:
     """Hash of settings, data and weights, cheap also for large weights: their size and both ends are taken."""
     weights = model_folder / WEIGHTS_FILE
     if not weights.is_file():
         raise BadInput("model folder", seen=str(model_folder), allowed=f"a folder with {WEIGHTS_FILE}")
-    state = hashlib.sha256(
-        json.dumps([evaluation.settings_dict(), prepared.fingerprint, inputs or {}], sort_keys=True).encode()
-    )
+    values = [evaluation.settings_dict(), prepared.fingerprint, inputs.identity()]
+    state = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
     size = weights.stat().st_size
     state.update(str(size).encode())
     with open(weights, "rb") as file:

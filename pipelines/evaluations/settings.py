@@ -78,6 +78,13 @@ class EvaluationSettings:
         """A setting as messages call it."""
         return f"evaluate.{self.name}.{name}"
 
+    def check_context(self, context: int) -> None:
+        """BadInput for what a model of ``context`` positions cannot be asked; a plan asks before anything starts."""
+
+    def _at_most(self, name: str, value: int | None, context: int) -> None:
+        if value is not None and value > context:
+            raise BadInput(self.field(name), seen=value, allowed=f"at most {context}, the model's positions")
+
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings(EvaluationSettings):
@@ -95,6 +102,9 @@ class LossSettings(EvaluationSettings):
     def __post_init__(self) -> None:
         for name in ("documents", "tokens", "context"):
             whole(self.field(name), getattr(self, name), optional=True)
+
+    def check_context(self, context: int) -> None:
+        self._at_most("context", self.context, context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,14 +145,20 @@ class NiahSettings(EvaluationSettings):
         whole(self.field("candidates"), self.candidates, at_least=2)
         whole(self.field("seed"), self.seed, at_least=0)
 
+    def check_context(self, context: int) -> None:
+        if isinstance(self.lengths, tuple):
+            self._at_most("lengths", max(self.lengths), context)
+        self._at_most("max_length", self.max_length, context)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LongpplSettings(EvaluationSettings):
-    """evaluator: a point of the grid (``full/n3/20N``), a Hugging Face causal LM by name, or a folder (of one or ours).
-    corpus: a source as in ``data.mixture``; nothing: the held-out documents. context: tokens of the short context;
-    slide: tokens that share one; alpha and -beta: a key token's loss gap is above alpha and its full-context loss below
-    -beta. max_length: texts are cut there, in tokens of the evaluated model; split: the rest of a long document makes
-    further texts. documents: at most so many texts. min_key_tokens: texts with fewer are dropped and counted.
+    """evaluator: a point of the grid (``full/n3/20N``), a Hugging Face causal LM by name and revision, a folder (of one
+    or ours: ``./llama``), or a file of key tokens that one of them has found (``./key-tokens.jsonl``). corpus: a source
+    as in ``data.mixture``; nothing: the held-out documents. context: tokens of the short context; slide: tokens that
+    share one; alpha and -beta: a key token's loss gap is above alpha and its full-context loss below -beta. max_length:
+    texts are cut there, in tokens of the evaluated model; split: the rest of a long document makes further texts.
+    documents: at most so many texts. min_key_tokens: texts with fewer are dropped and counted.
     """
 
     name: ClassVar[str] = "longppl"
@@ -185,8 +201,39 @@ class LongpplSettings(EvaluationSettings):
     @property
     def evaluator_point(self) -> str | None:
         """The grid's point that finds the key tokens, if the evaluator is one: names of points have three parts."""
-        outside = self.evaluator.startswith((".", "/", "~")) or self.evaluator.count("/") < 2
-        return None if outside else self.evaluator
+        return None if self.evaluator_path or self.evaluator.count("/") < 2 else self.evaluator
+
+    @property
+    def evaluator_path(self) -> str | None:
+        """The folder of a model, or the file of key tokens, if the evaluator is one: paths start with . / or ~."""
+        return self.evaluator if self.evaluator.startswith((".", "/", "~")) else None
+
+    @property
+    def thresholds(self) -> dict[str, Any]:
+        """What makes a token key, beside the evaluator."""
+        return {name: getattr(self, name) for name in ("context", "slide", "alpha", "beta")}
+
+    def length(self, context: int) -> int:
+        """Tokens at which texts are cut, for models of ``context`` positions."""
+        return self.max_length or context
+
+    def check_context(self, context: int) -> None:
+        self._at_most("max_length", self.max_length, context)
+        if self.context >= self.length(context):
+            raise BadInput(
+                self.field("context"),
+                seen=self.context,
+                allowed=f"below the length of the texts, {self.length(context)} tokens: a short context",
+            )
+
+    def check_evaluator_context(self, context: int) -> None:
+        """BadInput for short contexts beyond the evaluator's ``context`` positions."""
+        if self.context + self.slide > context:
+            raise BadInput(
+                self.field("context"),
+                seen=f"{self.context} + {self.slide} (slide)",
+                allowed=f"at most {context}, the evaluator's positions",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +255,9 @@ class RecallSettings(EvaluationSettings):
         whole(self.field("length"), self.length, optional=True)
         whole(self.field("samples"), self.samples)
         whole(self.field("seed"), self.seed, at_least=0)
+
+    def check_context(self, context: int) -> None:
+        self._at_most("length", self.length, context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,3 +310,6 @@ class EfficiencySettings(EvaluationSettings):
         whole(self.field("length"), self.length, optional=True)
         whole(self.field("new_tokens"), self.new_tokens)
         whole(self.field("repeats"), self.repeats)
+
+    def check_context(self, context: int) -> None:
+        self._at_most("length", self.length, context)

@@ -20,6 +20,7 @@ from typing import Any
 
 from gridlaw.modules.training import checkpoint_files
 from gridlaw.pipelines.evaluations.registry import Evaluation
+from gridlaw.pipelines.grid.examples import ExamplesBook, evaluation_of
 from gridlaw.pipelines.grid.executor import RayExecutor
 from gridlaw.pipelines.grid.graph import Graph, Node, NodeKey
 from gridlaw.pipelines.grid.laws import LawBook
@@ -28,6 +29,7 @@ from gridlaw.pipelines.grid.records import Records, seconds_of, transfer_of
 from gridlaw.pipelines.grid.state import attempt_folder, evaluation_name
 from gridlaw.pipelines.grid.tasks import TaskBuilder
 from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan
+from gridlaw.platform.cluster import Request
 from gridlaw.platform.errors import Surroundings
 from gridlaw.platform.store.base import Store
 
@@ -97,6 +99,7 @@ class Driver:
         self._trunks = {trunk.name: trunk for trunk in self.plan.trunks}
         self._points = {point.name: point for point in self.plan.points}
         self._evaluations = {evaluation.name: evaluation for evaluation in self.plan.evaluations}
+        self.examples = ExamplesBook(self.plan, self.records.state)
         self.laws = LawBook(self.plan, self.records.state)
         for name, standing in self.records.state.trunks.items():
             self._seconds[name] = seconds_of(standing.run)
@@ -174,6 +177,8 @@ class Driver:
         for trunk in self.plan.trunks:
             undone = [point for point in trunk.points if state.points[point.name].status != "done"]
             self._add_trunk(trunk, undone)
+        self.examples.add_to(self.graph, priority=_SHORT)
+        for trunk in self.plan.trunks:
             for point in trunk.points:
                 for evaluation in self.plan.evaluations:
                     if state.evaluations[point.name, evaluation.name].status != "done":
@@ -181,6 +186,8 @@ class Driver:
 
     def _needs_data(self, folder: str) -> bool:
         state = self.records.state
+        if folder in self.examples.data():
+            return True
         for trunk in self.plan.trunks:
             if trunk.data.folder == folder:
                 if state.trunks[trunk.name].interrupted:
@@ -225,7 +232,8 @@ class Driver:
 
     def _add_evaluation(self, trunk: TrunkPlan, point: PointPlan, evaluation: Evaluation) -> None:
         decay: NodeKey = ("decay", point.name)
-        depends = (decay,) if decay in self.graph.nodes else (("prepare", trunk.data.folder),)
+        depends: tuple[NodeKey, ...] = (decay,) if decay in self.graph.nodes else (("prepare", trunk.data.folder),)
+        depends += self.examples.before(trunk, evaluation)
         self.graph.add(Node(key=("evaluate", point.name, evaluation.name), depends_on=depends, priority=_SHORT))
 
     def _add_refit(self, law: int, architecture: str, num_points: int, num_resamples: int) -> bool:
@@ -265,24 +273,27 @@ class Driver:
         stage, task, name = self._task(node)
         self.graph.start(node.key)
         self._in_use[node.key] = devices
-        on_gpu = self.capacity.unit == "GPU" and node.kind in ("segment", "decay", "evaluate")
-        self.executor.submit(
-            node.key,
-            stage,
-            task,
+        on_gpu = (
+            self.capacity.unit == "GPU" and node.kind in ("segment", "decay", "evaluate", "examples") and devices > 0
+        )
+        request = Request(
             name=name,
             num_cpus=0 if on_gpu else max(devices, 0.01),
             num_gpus=devices if on_gpu else 0,
+            memory_bytes=self._memory(node),
         )
+        self.executor.submit(node.key, stage, task, request)
 
     def _devices(self, node: Node) -> float:
         run = self.plan.spec.run
         if node.kind in ("segment", "decay"):
             return run.devices_for(self._trunk_of(node).scale)
-        if node.kind == "evaluate":
-            asked = run.evaluations.get(str(node.key[2]))
-            return asked.devices if asked is not None and asked.devices is not None else 1.0
-        return 1.0
+        asked = run.evaluations.get(evaluation_of(node))
+        return asked.devices if asked is not None and asked.devices is not None else 1.0
+
+    def _memory(self, node: Node) -> int:
+        asked = self.plan.spec.run.evaluations.get(evaluation_of(node))
+        return asked.memory or 0 if asked is not None else 0
 
     def _task(self, node: Node) -> tuple[str, dict[str, Any], str]:
         """(stage, task, name in Ray's dashboard); opens the runs that the task writes to."""
@@ -294,6 +305,11 @@ class Driver:
             index, resamples = int(node.key[1]), int(node.key[4])
             self._fitted[node.key] = self.laws.identity_of(index, architecture, resamples)
             return kind, self.laws.task(index, architecture, resamples), f"refit {law.name} {law.form} {architecture}"
+        if kind == "examples":
+            examples = self.examples.of(node)
+            evaluator = self.examples.evaluator_folders(examples, self.records.run_ids)
+            run_id = self.records.open_examples(examples)
+            return kind, self.tasks.examples(examples, run_id=run_id, evaluator=evaluator), examples.label
         trunk = self._trunk_of(node)
         weights = self._base_folder(trunk)
         micro_batch = self._micro_batch.get(trunk.name)
@@ -316,7 +332,13 @@ class Driver:
             return kind, task, point.name
         evaluation = self._evaluations[str(node.key[2])]
         run_id = self.records.open_evaluation(trunk, point, evaluation)
-        task = self.tasks.evaluate(evaluation, trunk, run_id=run_id, point_run_id=self.records.run_ids[point.name])
+        task = self.tasks.evaluate(
+            evaluation,
+            trunk,
+            run_id=run_id,
+            point_run_id=self.records.run_ids[point.name],
+            examples=self.plan.examples(trunk, evaluation),
+        )
         return kind, task, evaluation_name(point.name, evaluation.name)
 
     def _base_folder(self, trunk: TrunkPlan) -> str | None:
@@ -344,6 +366,11 @@ class Driver:
     def _prepare_done(self, node: Node, result: dict[str, Any]) -> None:
         windows, documents = result["counts"]["train"]["windows"], result["counts"]["heldout"]["documents"]
         self.say(f"data ready: {windows:,} training windows, {documents:,} held-out documents")
+
+    def _examples_done(self, node: Node, result: dict[str, Any]) -> None:
+        examples = self.examples.of(node)
+        self.records.finish_examples(examples, result)
+        self.say(f"{examples.label}: {result['examples']:,} examples ready")
 
     def _segment_done(self, node: Node, result: dict[str, Any]) -> None:
         trunk = self._trunk_of(node)
@@ -394,7 +421,7 @@ class Driver:
             self.graph.again(node.key, failure.reason)
             return
         diverged = failure.kind == "diverged"
-        name = _run_name(node)
+        name = self.run_name(node)
         if name:
             self.records.fail(name, failure.reason, diverged=diverged, error=failure.traceback)
         blocked = self.graph.fail(node.key, failure.reason)
@@ -405,6 +432,20 @@ class Driver:
         for each in blocked:
             if each.kind == "decay":
                 self._problem(each, str(each.key[1]), "point", "blocked", each.reason)
+            elif each.kind == "evaluate" and not self._is_lost(("decay", each.key[1])):
+                name = self.run_name(each)
+                self._problem(each, name, "evaluation", "blocked", each.reason)
+
+    def _is_lost(self, key: NodeKey) -> bool:
+        return key in self.graph.nodes and self.graph.nodes[key].state in ("failed", "blocked")
+
+    def run_name(self, node: Node) -> str:
+        """Name of the run that a node writes to; laws' runs keep what they have."""
+        if node.kind == "evaluate":
+            return evaluation_name(str(node.key[1]), str(node.key[2]))
+        if node.kind == "examples":
+            return self.examples.of(node).name
+        return str(node.key[1]) if node.kind in ("segment", "decay") else ""
 
     def _problem(self, node: Node, name: str, kind: str, status: str, reason: str) -> None:
         self.problems.append(Problem(name=name, kind=kind, status=status, reason=reason, attempts=node.attempts))
@@ -437,13 +478,6 @@ class Driver:
 
 def _label(node: Node) -> str:
     return " ".join(map(str, node.key))
-
-
-def _run_name(node: Node) -> str:
-    """Name of the run that a node writes to; laws' runs keep what they have."""
-    if node.kind == "evaluate":
-        return evaluation_name(str(node.key[1]), str(node.key[2]))
-    return str(node.key[1]) if node.kind in ("segment", "decay") else ""
 
 
 def _inside(store: Store, path: str) -> str:

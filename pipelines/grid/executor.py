@@ -14,6 +14,7 @@ from typing import Any
 
 from gridlaw.pipelines.grid.graph import NodeKey
 from gridlaw.pipelines.grid.outcome import Failure, Outcome, failure_of
+from gridlaw.platform.cluster import Request
 
 # Stage functions by name; imported in the worker, so that the driver stays free of torch.
 STAGES: Mapping[str, str] = {
@@ -21,6 +22,7 @@ STAGES: Mapping[str, str] = {
     "segment": "gridlaw.pipelines.stages.train:train_segment",
     "decay": "gridlaw.pipelines.stages.train:decay",
     "adopt": "gridlaw.pipelines.stages.train:adopt",
+    "examples": "gridlaw.pipelines.stages.evaluate:examples",
     "evaluate": "gridlaw.pipelines.stages.evaluate:evaluate",
     "refit": "gridlaw.pipelines.stages.refit:refit",
 }
@@ -39,20 +41,17 @@ def run_stage(stage: str, task: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class RayExecutor:
-    """Submits to the Ray that is connected in this process. ``num_cpus`` or ``num_gpus`` are a task's own demand."""
+    """Submits to the Ray that is connected in this process."""
 
     _running: dict[Any, NodeKey] = field(default_factory=dict)
     _remote: Any = None
 
-    def submit(
-        self, key: NodeKey, stage: str, task: dict[str, Any], *, name: str, num_cpus: float, num_gpus: float = 0.0
-    ) -> None:
+    def submit(self, key: NodeKey, stage: str, task: dict[str, Any], request: Request) -> None:
         import ray
 
         if self._remote is None:
             self._remote = ray.remote(max_retries=0)(run_stage)
-        options = self._remote.options(name=name, num_cpus=num_cpus, num_gpus=num_gpus)
-        self._running[options.remote(stage, task)] = key
+        self._running[self._remote.options(**request.as_options()).remote(stage, task)] = key
 
     def num_running(self) -> int:
         return len(self._running)

@@ -10,6 +10,7 @@ from typing import Any
 
 from gridlaw.modules.models.weights import Transfer, grouped
 from gridlaw.pipelines.evaluations.registry import Evaluation
+from gridlaw.pipelines.evaluations.sources import ExamplesPlan
 from gridlaw.pipelines.grid.state import MODEL_FOLDER, PYTHON, GridState, evaluation_name, law_name
 from gridlaw.pipelines.plan import GridPlan, LawPlan, PointPlan, TrunkPlan
 from gridlaw.platform import identity
@@ -52,6 +53,7 @@ class Records:
         for (point, evaluation), each in self.state.evaluations.items():
             if each.run is not None:
                 self.run_ids[evaluation_name(point, evaluation)] = each.run.run_id
+        self.run_ids.update({run.name: run.run_id for each in self.state.examples.values() if (run := each.run)})
         self.run_ids.update({name: run.run_id for name, run in self.state.laws.items()})
 
     def open_trunk(self, trunk: TrunkPlan) -> str:
@@ -132,6 +134,19 @@ class Records:
         tags = {"num_samples": result["num_samples"], "seconds": result["seconds"]}
         self.ledger.finish_run(run_id, metrics=result["metrics"], step=point.total_steps, tags=tags)
         self.opened.discard(name)
+
+    def open_examples(self, examples: ExamplesPlan) -> str:
+        tags = {"evaluation": examples.evaluation.name, "description": examples.label}
+        return self._open("data", examples.name, examples.fingerprint, tags=tags, identity=examples.identity)
+
+    def finish_examples(self, examples: ExamplesPlan, result: dict[str, Any]) -> None:
+        """Examples themselves are in the store, shared by content; key tokens are an artifact, too, for people."""
+        run_id = self.run_ids[examples.name]
+        for path in result["files"]:
+            self.ledger.log_file(run_id, Path(path))
+        tags = {"examples": result["examples"], "seconds": result["seconds"], "folder": result["folder"]}
+        self.ledger.finish_run(run_id, tags=tags)
+        self.opened.discard(examples.name)
 
     def refitted(
         self, law: LawPlan, architecture: str, fingerprint: str, values: dict[str, Any], result: dict[str, Any]

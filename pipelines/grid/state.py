@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Literal
 
 from gridlaw.modules.training import checkpoint_files
+from gridlaw.pipelines.evaluations.examples import FILE as EXAMPLES_FILE
 from gridlaw.pipelines.evaluations.registry import Evaluation
+from gridlaw.pipelines.evaluations.sources import ExamplesPlan
 from gridlaw.pipelines.plan import GridPlan, LawPlan, PointPlan, TrunkPlan
 from gridlaw.platform import identity
 from gridlaw.platform.errors import BadInput, Drift
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.records import RunRecord, by_name
 from gridlaw.platform.ledger.version import code_version
-from gridlaw.platform.store.base import Store, attempt_name
+from gridlaw.platform.store.base import Store, attempt_name, examples_name
 
 Status = Literal["done", "continue", "new", "drift"]
 MODEL_FOLDER = "model"
@@ -68,11 +70,12 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class GridState:
-    """By name: trunks, points; evaluations by (point, evaluation); laws by run name. values: metrics of points."""
+    """By name: trunks, points; evaluations by (point, evaluation); examples by fingerprint; laws by run name."""
 
     trunks: Mapping[str, Standing] = field(default_factory=dict)
     points: Mapping[str, Standing] = field(default_factory=dict)
     evaluations: Mapping[tuple[str, str], Standing] = field(default_factory=dict)
+    examples: Mapping[str, Standing] = field(default_factory=dict)
     laws: Mapping[str, RunRecord] = field(default_factory=dict)
 
     def num_done(self) -> int:
@@ -88,11 +91,22 @@ class GridState:
 
 
 def read_state(plan: GridPlan, ledger: Ledger | None, store: Store) -> GridState:
-    """Compare a plan with the ledger: four searches, whatever the number of points."""
-    if ledger is None:
-        return _standings(plan, {}, {}, {}, {}, None, store)
-    runs = {kind: by_name(ledger.find_runs(kind)) for kind in ("trunk", "point", "evaluation", "law")}
-    return _standings(plan, runs["trunk"], runs["point"], runs["evaluation"], runs["law"], ledger, store)
+    """Compare a plan with the ledger: five searches, whatever the number of points."""
+    kinds = ("trunk", "point", "evaluation", "data", "law")
+    runs = {kind: by_name(ledger.find_runs(kind)) if ledger is not None else {} for kind in kinds}
+    return GridState(
+        trunks={trunk.name: _trunk(trunk, runs["trunk"].get(trunk.name, []), store) for trunk in plan.trunks},
+        points={point.name: _point(point, runs["point"].get(point.name, []), ledger, store) for point in plan.points},
+        evaluations={
+            (point.name, evaluation.name): _evaluation(plan, point, evaluation, runs["evaluation"])
+            for point in plan.points
+            for evaluation in plan.evaluations
+        },
+        examples={
+            each.fingerprint: _examples(each, runs["data"].get(each.name, []), store) for each in plan.all_examples()
+        },
+        laws={name: own[0] for name, own in runs["law"].items()},
+    )
 
 
 def refuse_drift(plan: GridPlan, state: GridState) -> None:
@@ -123,8 +137,8 @@ def _interpreters(drifted: Iterable[Standing]) -> str:
 def refuse_lost_models(plan: GridPlan, state: GridState, store: Store) -> None:
     """``BadInput`` for finished points whose model is gone from the store and is still needed.
 
-    It is for evaluations that the point lacks, and for points of later stages that start from it and have no checkpoint
-    of their own.
+    It is for evaluations that the point lacks, to find key tokens, and for points of later stages that start from it
+    and have no checkpoint of their own.
     """
     lost = []
     needed = {
@@ -133,6 +147,8 @@ def refuse_lost_models(plan: GridPlan, state: GridState, store: Store) -> None:
         if trunk.base is not None and trunk.base.point is not None
         if state.trunks[trunk.name].step == 0 and any(state.points[each.name].status == "new" for each in trunk.points)
     }
+    sources = [each.evaluation.evaluator for each in wanted_examples(plan, state)]
+    needed |= {source.point for source in sources if source is not None and source.point is not None}
     for point in plan.points:
         run = state.points[point.name].run
         asked = [state.evaluations[point.name, each.name] for each in plan.evaluations]
@@ -151,6 +167,19 @@ def refuse_lost_models(plan: GridPlan, state: GridState, store: Store) -> None:
         )
 
 
+def wanted_examples(plan: GridPlan, state: GridState) -> list[ExamplesPlan]:
+    """Examples that some evaluation still needs and the store does not have, each once."""
+    wanted: dict[str, ExamplesPlan] = {}
+    for trunk in plan.trunks:
+        for evaluation in plan.evaluations:
+            examples = plan.examples(trunk, evaluation)
+            if examples is None or state.examples[examples.fingerprint].status == "done":
+                continue
+            if any(state.evaluations[point.name, evaluation.name].status != "done" for point in trunk.points):
+                wanted.setdefault(examples.fingerprint, examples)
+    return list(wanted.values())
+
+
 def version_warnings(state: GridState) -> list[str]:
     """Finished points that another version of the code made: said, never a reason to train again."""
     now = code_version()
@@ -164,26 +193,6 @@ def version_warnings(state: GridState) -> list[str]:
             name = f"{tags.get('version', 'unknown')}{f' ({commit[:10]})' if commit else ''}"
             others[name] = others.get(name, 0) + 1
     return [f"{count} finished points were made by gridlaw {name}; this is {now}" for name, count in others.items()]
-
-
-def _standings(
-    plan: GridPlan,
-    trunk_runs: Mapping[str, list[RunRecord]],
-    point_runs: Mapping[str, list[RunRecord]],
-    evaluation_runs: Mapping[str, list[RunRecord]],
-    law_runs: Mapping[str, list[RunRecord]],
-    ledger: Ledger | None,
-    store: Store,
-) -> GridState:
-    trunks = {trunk.name: _trunk(trunk, trunk_runs.get(trunk.name, []), store) for trunk in plan.trunks}
-    points = {point.name: _point(point, point_runs.get(point.name, []), ledger, store) for point in plan.points}
-    evaluations = {
-        (point.name, evaluation.name): _evaluation(plan, point, evaluation, evaluation_runs)
-        for point in plan.points
-        for evaluation in plan.evaluations
-    }
-    laws = {name: runs[0] for name, runs in law_runs.items()}
-    return GridState(trunks=trunks, points=points, evaluations=evaluations, laws=laws)
 
 
 def _with_fingerprint(runs: Iterable[RunRecord], fingerprint: str) -> list[RunRecord]:
@@ -223,6 +232,12 @@ def _evaluation(
     if finished:
         return Standing(status="done", run=finished[0])
     return Standing(status="new", run=own[0] if own else None)
+
+
+def _examples(plan: ExamplesPlan, runs: list[RunRecord], store: Store) -> Standing:
+    """Made by content, so whoever made them: done if the store has them. The run tells of the newest attempt."""
+    made = store.exists(f"{examples_name(plan.fingerprint)}/{EXAMPLES_FILE}")
+    return Standing(status="done" if made else "new", run=runs[0] if runs else None)
 
 
 def attempt_folder(store: Store, run_id: str) -> Path:

@@ -12,13 +12,23 @@ from typing import Any
 
 from gridlaw.modules.training import checkpoint_files
 from gridlaw.modules.training.job import FitJob
+from gridlaw.pipelines.evaluations.examples import Inputs
 from gridlaw.pipelines.evaluations.registry import Evaluation
+from gridlaw.pipelines.evaluations.sources import ExamplesPlan
 from gridlaw.pipelines.grid.state import MODEL_FOLDER, attempt_folder
 from gridlaw.pipelines.plan import DataPlan, PointPlan, TrunkPlan
 from gridlaw.platform.spec.sections import RunSection
-from gridlaw.platform.store.base import Store, data_name
+from gridlaw.platform.store.base import Store, data_name, examples_name
 
 DEFAULT_CHECKPOINT_EVERY_STEPS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatorFolders:
+    """The grid's point that finds key tokens: run of the point, and its prepared data by name."""
+
+    run_id: str
+    data: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,17 +85,54 @@ class TaskBuilder:
             "folder": str(attempt_folder(self.store, run_id)),
         }
 
-    def evaluate(self, evaluation: Evaluation, trunk: TrunkPlan, *, run_id: str, point_run_id: str) -> dict[str, Any]:
+    def examples(self, examples: ExamplesPlan, *, run_id: str, evaluator: EvaluatorFolders | None) -> dict[str, Any]:
+        """What all models are asked by an evaluation; evaluator: of the grid's point that finds key tokens."""
+        return {
+            **self._evaluation(examples.evaluation, run_id),
+            "data": self._data(examples.data),
+            "context": examples.context,
+            "inputs": self.inputs(examples.evaluation, examples, evaluator).to_dict(),
+        }
+
+    def evaluate(
+        self, evaluation: Evaluation, trunk: TrunkPlan, *, run_id: str, point_run_id: str, examples: ExamplesPlan | None
+    ) -> dict[str, Any]:
+        return {
+            **self._evaluation(evaluation, run_id),
+            "model": self.model_folder(point_run_id),
+            "data": self.data_folder(trunk.data),
+            "inputs": self.inputs(evaluation, examples, None).to_dict(),
+        }
+
+    def inputs(
+        self, evaluation: Evaluation, examples: ExamplesPlan | None, evaluator: EvaluatorFolders | None
+    ) -> Inputs:
+        """Folders and identities of what an evaluation reads beside model and data."""
+        source, corpus = evaluation.evaluator, evaluation.corpus
+        given: dict[str, Any] = {}
+        if source is not None:
+            given = {"identity": source.identity, "folder": source.folder, "file": source.file}
+            if evaluator is not None:
+                given |= {"folder": self.model_folder(evaluator.run_id), "data": self._data(evaluator.data)}
+        return Inputs(
+            examples=None if examples is None else str(Path(self.store.address) / examples_name(examples.fingerprint)),
+            evaluator=given,
+            corpus=None if corpus is None else {"identity": corpus.identity, "location": corpus.location},
+        )
+
+    def _evaluation(self, evaluation: Evaluation, run_id: str) -> dict[str, Any]:
         return {
             "name": evaluation.name,
             "settings": evaluation.settings.to_dict(),
-            "model": self.model_folder(point_run_id),
-            "data": self.data_folder(trunk.data),
             "work": str(attempt_folder(self.store, run_id)),
+            "accelerator": self.accelerator,
         }
 
     def data_folder(self, data: DataPlan) -> str:
-        return str(Path(self.store.address) / data_name(data.folder))
+        return self._data(data.folder)
+
+    def _data(self, name: str) -> str:
+        return str(Path(self.store.address) / data_name(name))
 
     def model_folder(self, point_run_id: str) -> str:
         return str(attempt_folder(self.store, point_run_id) / MODEL_FOLDER)

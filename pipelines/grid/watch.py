@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from gridlaw.pipelines.grid.driver import Driver
 from gridlaw.pipelines.grid.graph import Node
-from gridlaw.pipelines.grid.state import attempt_folder, evaluation_name
+from gridlaw.pipelines.grid.state import attempt_folder
 from gridlaw.pipelines.live import LiveRow, LiveTable
 from gridlaw.platform.progress import ProgressReader
 
-_KINDS = {"segment": "trunk", "decay": "point", "evaluate": "evaluation", "refit": "law", "prepare": "data"}
+_KINDS = {
+    "segment": "trunk",
+    "decay": "point",
+    "examples": "examples",
+    "evaluate": "evaluation",
+    "refit": "law",
+    "prepare": "data",
+}
 
 
 class Watch:
@@ -23,10 +30,10 @@ class Watch:
     def _row(self, driver: Driver, node: Node) -> LiveRow:
         name = _name(driver, node)
         row = LiveRow(name=name, kind=_KINDS[node.kind], state=_state(driver, node), reason=node.reason)
-        if node.kind not in ("segment", "decay", "evaluate"):
+        if node.kind not in ("segment", "decay", "examples", "evaluate"):
             return row
         total = int(node.key[2]) if node.kind == "segment" else 0
-        run_name = evaluation_name(str(node.key[1]), str(node.key[2])) if node.kind == "evaluate" else str(node.key[1])
+        run_name = driver.run_name(node)
         run_id = driver.records.run_ids.get(run_name)
         if node.state != "running" or run_id is None:
             return LiveRow(name=name, kind=row.kind, state=row.state, total_steps=total, reason=row.reason)
@@ -51,7 +58,9 @@ def _name(driver: Driver, node: Node) -> str:
     if node.kind == "segment":
         return f"{node.key[1]} to step {node.key[2]}"
     if node.kind == "evaluate":
-        return evaluation_name(str(node.key[1]), str(node.key[2]))
+        return driver.run_name(node)
+    if node.kind == "examples":
+        return driver.examples.of(node).label
     if node.kind == "refit":
         law = driver.plan.laws[int(node.key[1])]
         return f"{law.name} {law.form} {node.key[2]}, {node.key[3]} points"

@@ -71,6 +71,11 @@ def data_name(fingerprint: str) -> str:
     return f"data/{fingerprint}"
 
 
+def examples_name(fingerprint: str) -> str:
+    """Folder of an evaluation's examples, by content: shared by all experiments of a store."""
+    return f"examples/{fingerprint}"
+
+
 def experiment_name(experiment: str) -> str:
     """Folder-safe form of an experiment's name: one level, no separators, no leading dot."""
     quoted = quote(experiment, safe=" ()+,=@")

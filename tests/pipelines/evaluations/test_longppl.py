@@ -23,6 +23,7 @@ from gridlaw.modules.models import checkpoint
 from gridlaw.modules.models.decoder import DecoderLM
 from gridlaw.pipelines.evaluations import longppl
 from gridlaw.pipelines.evaluations.evaluators import HuggingFaceEvaluator, OwnEvaluator
+from gridlaw.pipelines.evaluations.examples import Inputs
 from gridlaw.pipelines.evaluations.key_tokens import (
     KeyTokenFile,
     find_key_tokens,
@@ -210,11 +211,11 @@ def test_parity_with_another_tokenizer(
 def test_from_folders_with_an_own_and_a_foreign_evaluator(
     prepared: PreparedData, models: Models, llama: Path, tmp_path: Path
 ) -> None:
-    """The whole way as the grid takes it: saved models, held-out text cut into texts, a shared key token file."""
+    """The whole way as the grid takes it: saved models, held-out text cut into texts, key tokens made once and kept."""
     evaluated = checkpoint.save_model(models("gdn"), tmp_path / "gdn")
     own = checkpoint.save_model(models("full"), tmp_path / "full")
 
-    def run(folder: Path, settings: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
+    def run(folder: Path, settings: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
         thresholds = {"context": CONTEXT, "slide": SLIDE, "alpha": -0.05, "beta": -20, "split": True, "documents": 6}
         return evaluate(
             "longppl",
@@ -222,22 +223,26 @@ def test_from_folders_with_an_own_and_a_foreign_evaluator(
             model_folder=folder,
             prepared_folder=prepared.folder,
             work_folder=tmp_path / "work",
-            inputs={"shared_folder": str(tmp_path / "shared"), **inputs},
+            inputs=inputs,
         )
 
-    inputs = {"evaluator_model": str(own), "evaluator_data": str(prepared.folder), "evaluator_name": "abc"}
+    evaluator = {"identity": "abc", "folder": str(own), "data": str(prepared.folder)}
+    inputs = Inputs(examples=str(tmp_path / "shared"), evaluator=evaluator)
     result = run(evaluated, {"evaluator": "full/n1/5N"}, inputs)
     assert result["num_samples"] + result["metrics"]["longppl_texts_dropped"] == 6
     assert result["details"]["longppl"]["low"] < result["metrics"]["longppl"] < result["details"]["longppl"]["high"]
     assert json.loads(json.dumps(result, allow_nan=False)) == result
-    # A second model: the file is there, so the evaluator is not needed.
-    missing = {**inputs, "evaluator_model": str(tmp_path / "gone")}
-    again = run(own, {"evaluator": "full/n1/5N"}, missing)
+    # A second model: the examples are there, so the evaluator is not needed.
+    gone = {**evaluator, "folder": str(tmp_path / "gone")}
+    again = run(own, {"evaluator": "full/n1/5N"}, Inputs(examples=inputs.examples, evaluator=gone))
     assert again["num_samples"] == 6 - again["metrics"]["longppl_texts_dropped"]
-    assert len(list((tmp_path / "shared").glob("*.jsonl"))) == 1
-    foreign = run(evaluated, {"evaluator": str(llama)}, {})
+    assert again["metrics"]["longppl_key_tokens"] == result["metrics"]["longppl_key_tokens"]
+    # Somebody else's file of key tokens in the evaluator's place: the same key tokens, the same value.
+    file = Inputs(evaluator={"identity": "theirs", "file": str(tmp_path / "shared" / "key-tokens.jsonl")})
+    assert run(evaluated, {"evaluator": "./key-tokens.jsonl"}, file)["metrics"] == result["metrics"]
+    foreign = run(evaluated, {"evaluator": str(llama)}, Inputs())
     assert foreign["metrics"]["longppl_key_tokens"] > 0
-    assert len(list((tmp_path / "shared").glob("*.jsonl"))) == 2
+    assert foreign["metrics"]["longppl"] != result["metrics"]["longppl"]
 
 
 def test_no_key_tokens_is_an_outcome(make_run: MakeRun, models: Models, prepared: PreparedData, tmp_path: Path) -> None:
@@ -341,6 +346,20 @@ def test_corpus_of_its_own(make_run: MakeRun, models: Models, tmp_path: Path) ->
     (tmp_path / "reports.jsonl").write_text('{"text": "first report"}\n{"text": "second"}\n')
     run = make_run({"longppl": {**ENTRY, "corpus": str(tmp_path / "reports.jsonl")}})
     assert longppl.make_texts(run, 256) == ["first report", "second"]
+
+
+def test_a_shared_file_must_have_the_thresholds_and_every_text(make_run: MakeRun, tmp_path: Path) -> None:
+    path = tmp_path / "key-tokens.jsonl"
+    made_by = {"evaluator": "x", "revision": None, "context": CONTEXT, "slide": SLIDE, "alpha": 2.0, "beta": -2.0}
+    KeyTokenFile(path, made_by).complete(["some text"], lambda texts: [[[0, 4]]], report=lambda done, total: None)
+    entry = {"longppl": {**ENTRY, "evaluator": str(path)}}
+    inputs = Inputs(evaluator={"identity": "theirs", "file": str(path)})
+    assert longppl.key_slices(make_run(entry, inputs=inputs), ["some text"], tmp_path) == [[[0, 4]]]
+    with pytest.raises(BadInput, match="without 1 of 2 texts"):
+        longppl.key_slices(make_run(entry, inputs=inputs), ["some text", "another"], tmp_path)
+    other = {"longppl": {**entry["longppl"], "alpha": 1}}
+    with pytest.raises(BadInput, match="Set the same thresholds"):
+        longppl.key_slices(make_run(other, inputs=inputs), ["some text"], tmp_path)
 
 
 def test_slow_tokenizers_are_refused(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,8 @@ def test_results_are_json_with_the_promised_metrics(
     assert KINDS[name].metrics.keys() <= result["metrics"].keys()
     assert all(isinstance(value, float) for value in result["metrics"].values())
     assert result["num_samples"] > 0
-    assert shown[-1][0] == shown[-1][1] == len(shown)
+    assert shown == sorted(shown)
+    assert shown[-1][0] == shown[-1][1] >= 4  # examples, not batches
 
 
 def test_second_run_loads_no_model(
