@@ -35,6 +35,7 @@ from gridlaw.pipelines.report.words import count, duration, significant
 
 STATES = ("running", "waiting", "done", "failed", "diverged", "blocked", "stopped")
 _TRAINING = ("trunk", "point")
+_ON_EXAMPLES = ("examples", "evaluation")
 BAD_STATES = ("failed", "diverged", "blocked")
 _STYLES = {"running": "cyan", "done": "green", "failed": "bold red", "diverged": "bold red", "blocked": "yellow"}
 # name, from which terminal width on it is shown
@@ -45,7 +46,8 @@ _OTHER_WORK = 0.2  # of a training task: an evaluation is to take at most a quar
 
 @dataclass(frozen=True, kw_only=True)
 class LiveRow:
-    """One piece of work, its state one of STATES. kind: trunk, point, evaluation, law, data; loss in nats per token.
+    """One piece of work, its state one of STATES. kind: trunk, point, examples, evaluation, law, data; loss in nats per
+    token; step, total_steps: optimizer steps, or examples of an evaluation.
 
     node: where it runs, shown if there is more than one. reason: why it did not succeed.
     """
@@ -330,13 +332,15 @@ def wants_table(file: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 def _named(row: LiveRow) -> str:
-    return row.name if row.kind == "point" else f"{row.name} {row.kind}"
+    return row.name if row.kind in ("point", "examples") else f"{row.name} {row.kind}"
 
 
 def _change(row: LiveRow) -> str:
     """running full/n3/seed0 trunk (540 steps) on node-1; failed gdn/n1/5N/seed0: reason."""
     text = f"{row.state} {_named(row)}"
-    if row.state == "running" and row.total_steps:
+    if row.state == "running" and row.total_steps and row.kind in _ON_EXAMPLES:
+        text += f" ({row.step} of {row.total_steps} examples)"
+    elif row.state == "running" and row.total_steps:
         text += f" from step {row.step} of {row.total_steps}" if row.step else f" ({row.total_steps} steps)"
     if row.state == "done" and row.loss is not None:
         text += f", loss {significant(row.loss)}"
@@ -348,7 +352,7 @@ def _change(row: LiveRow) -> str:
 def _progress(row: LiveRow) -> str:
     parts = [_named(row)]
     if row.total_steps:
-        parts.append(f"{row.step}/{row.total_steps}")
+        parts.append(f"{row.step}/{row.total_steps}{' examples' if row.kind in _ON_EXAMPLES else ''}")
     if row.loss is not None:
         parts.append(f"loss {significant(row.loss)}")
     if row.tokens_per_second:

@@ -130,8 +130,8 @@ def status(grid: str, as_json: bool) -> None:
 @click.command()
 @click.argument("grid")
 def report(grid: str) -> None:
-    """Make the report page of GRID again from the ledger."""
-    from gridlaw.pipelines.grid.submission import Place, write_report
+    """Make the report page of GRID again from the ledger, and its tables as Markdown and CSV."""
+    from gridlaw.pipelines.grid.submission import Place, table_paths, write_report
 
     planned = load_plan(grid)
     place = Place.of(planned)
@@ -146,3 +146,4 @@ def report(grid: str) -> None:
         )
     path, _ = write_report(planned, ledger, store)
     click.echo(f"report: {path}")
+    click.echo(f"tables: {', '.join(map(str, table_paths(path)))}")

@@ -144,6 +144,11 @@ def evaluation_names() -> list[str]:
     return list(KINDS)
 
 
+def better_of(metric: str) -> str:
+    """Whether smaller ("min") or larger ("max") values of a metric are better; larger for one that nobody knows."""
+    return next((kind.metrics[metric] for kind in KINDS.values() if metric in kind.metrics), "max")
+
+
 def resolve_evaluation(entry: Any) -> Evaluation:
     """An entry of ``evaluate:``, a name or ``{name: {settings}}``; BadInput for anything else."""
     values: Any = None

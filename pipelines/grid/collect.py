@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import Any
 
 from gridlaw.pipelines.grid.records import DETAILS, LAW
-from gridlaw.pipelines.grid.state import GridState, law_name
+from gridlaw.pipelines.grid.state import GridState, blocked_by, evaluation_name, law_name
 from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan
 from gridlaw.pipelines.report.data import (
     FailureRow,
@@ -61,7 +61,7 @@ def collect(
         points=points,
         trunks=trunks,
         laws=_laws(plan, ledger, state, points),
-        failures=tuple(_failure(run, plan) for run in failed.values()),
+        failures=(*(_failure(run, plan) for run in failed.values()), *_blocked(plan, state, failed)),
         savings=Savings(
             tokens_trained=trained,
             tokens_without_sharing=alone,
@@ -71,8 +71,18 @@ def collect(
             ),
         ),
         wall_seconds=wall_seconds,
-        notes=plan.warnings,
+        notes=(*plan.warnings, *_evaluator_notes(plan)),
     )
+
+
+def _evaluator_notes(plan: GridPlan) -> list[str]:
+    """Key tokens of one evaluator are not those of another, whatever the metric is called."""
+    return [
+        f"LongPPL: key tokens were found by {each.evaluator.point}, a point of this grid. It is the method, not the "
+        "paper's metric, whose evaluator is Llama-3.1-8B: compare within this report only."
+        for each in plan.evaluations
+        if each.evaluator is not None and each.evaluator.point is not None
+    ]
 
 
 def hardware_text() -> str:
@@ -116,6 +126,7 @@ def _point(
         status=status,
         reason=reason,
         metrics=metrics,
+        outcomes=state.without_value(point.name, plan),
         train_flops=point.train_flops,
         six_nd=6.0 * trunk.num_params * point.tokens,
         seconds=seconds,
@@ -144,7 +155,8 @@ def _status(plan: GridPlan, point: PointPlan, done: bool, failed: dict[str, RunR
 def _metrics(ledger: Ledger, run: RunRecord, names: Sequence[str]) -> dict[str, MetricValue]:
     """An evaluation's metrics with their intervals and chance levels."""
     kept = ledger.read_json(run.run_id, DETAILS) or {}
-    return {name: metric_value(name, run.metrics, kept.get("num_samples")) for name in names if name in run.metrics}
+    number, told = kept.get("num_samples"), kept.get("details", {})
+    return {name: metric_value(name, run.metrics, number, told.get(name)) for name in names if name in run.metrics}
 
 
 def _trunk(ledger: Ledger, state: GridState, trunk: TrunkPlan, failed: dict[str, RunRecord]) -> TrunkRow:
@@ -180,12 +192,15 @@ def _trunk(ledger: Ledger, state: GridState, trunk: TrunkPlan, failed: dict[str,
 
 
 def _laws(plan: GridPlan, ledger: Ledger, state: GridState, points: Sequence[PointRow]) -> tuple[LawRow, ...]:
-    """The newest fit of every law; points that failed are named as left out."""
+    """The newest fit of every law; points that failed, or have no value, are named as left out."""
+    prints = {each.run.fingerprint for each in state.evaluations.values() if each.status == "done" and each.run}
     rows = []
     for law in plan.laws:
         for architecture in dict.fromkeys(trunk.architecture for trunk in plan.trunks):
             run = state.laws.get(law_name(law, architecture))
             kept = ledger.read_json(run.run_id, LAW) if run is not None else None
+            if kept is not None and not prints.issuperset(kept["identity"]["fitted"]):
+                kept = None  # a fit to evaluations of other settings
             row = (
                 _law_row(kept)
                 if kept is not None
@@ -193,7 +208,7 @@ def _laws(plan: GridPlan, ledger: Ledger, state: GridState, points: Sequence[Poi
                     target=law.target,
                     architecture=architecture,
                     form=law.form,
-                    reason="too few of its points are done",
+                    reason="too few of its points have a value",
                 )
             )
             left_out = {
@@ -201,6 +216,13 @@ def _laws(plan: GridPlan, ledger: Ledger, state: GridState, points: Sequence[Poi
                 for point in points
                 if point.architecture == architecture
                 and point.status in ("failed", "diverged", "blocked")
+                and law.roles.get(point.name) in ("fit", "verify")
+            }
+            left_out |= {
+                point.name: point.outcomes[law.metric]
+                for point in points
+                if point.architecture == architecture
+                and law.metric in point.outcomes
                 and law.roles.get(point.name) in ("fit", "verify")
             }
             rows.append(replace(row, excluded=row.excluded | left_out))
@@ -219,8 +241,9 @@ def _failed_runs(ledger: Ledger, plan: GridPlan) -> dict[str, RunRecord]:
     """Runs of this plan whose newest state is FAILED, by name; a run of other settings is not this plan's."""
     wanted = {trunk.name: trunk.fingerprint for trunk in plan.trunks}
     wanted |= {point.name: point.fingerprint for point in plan.points}
+    wanted |= {examples.name: examples.fingerprint for examples in plan.all_examples()}
     found: dict[str, RunRecord] = {}
-    for kind in ("trunk", "point", "evaluation"):
+    for kind in ("trunk", "point", "data", "evaluation"):
         for run in ledger.find_runs(kind):
             current = kind == "evaluation" or wanted.get(run.name) == run.fingerprint
             if run.status == "FAILED" and current and not run.superseded:
@@ -230,12 +253,29 @@ def _failed_runs(ledger: Ledger, plan: GridPlan) -> dict[str, RunRecord]:
 
 def _failure(run: RunRecord, plan: GridPlan) -> FailureRow:
     return FailureRow(
-        name=run.name,
+        name=run.tags.get("description", run.name),
         kind=run.kind,
         status="diverged" if run.diverged else "failed",
         reason=run.reason,
         attempts=int(run.number("attempts") or 1),
     )
+
+
+def _blocked(plan: GridPlan, state: GridState, failed: dict[str, RunRecord]) -> list[FailureRow]:
+    """Evaluations of finished points that wait for something that failed."""
+    rows = []
+    for trunk in plan.trunks:
+        for evaluation in plan.evaluations:
+            reason = blocked_by(plan, state, trunk, evaluation)
+            rows += [
+                FailureRow(name=name, kind="evaluation", status="blocked", reason=reason, attempts=0)
+                for point in trunk.points
+                if reason
+                and state.points[point.name].status == "done"
+                and state.evaluations[point.name, evaluation.name].status != "done"
+                and (name := evaluation_name(point.name, evaluation.name)) not in failed
+            ]
+    return rows
 
 
 def _summary(plan: GridPlan) -> GridSummary:

@@ -25,7 +25,7 @@ from gridlaw.pipelines.grid.executor import RayExecutor
 from gridlaw.pipelines.grid.graph import Graph, Node, NodeKey
 from gridlaw.pipelines.grid.laws import LawBook
 from gridlaw.pipelines.grid.outcome import TRY_AGAIN, Failure, Outcome
-from gridlaw.pipelines.grid.records import Records, seconds_of, transfer_of
+from gridlaw.pipelines.grid.records import Records, no_value, seconds_of, transfer_of
 from gridlaw.pipelines.grid.state import attempt_folder, evaluation_name
 from gridlaw.pipelines.grid.tasks import TaskBuilder
 from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan
@@ -399,7 +399,8 @@ class Driver:
         point, evaluation = self._points[str(node.key[1])], self._evaluations[str(node.key[2])]
         self.records.finish_evaluation(point, evaluation, result)
         more = self._more_to_come(point.id.architecture)
-        for refit in self.laws.gained(point, evaluation, result["metrics"], more_to_come=more):
+        outcome = no_value(evaluation, result)
+        for refit in self.laws.gained(point, evaluation, result["metrics"], outcome=outcome, more_to_come=more):
             self._add_refit(*refit)
 
     def _refit_done(self, node: Node, result: dict[str, Any]) -> None:

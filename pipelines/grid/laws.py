@@ -24,6 +24,7 @@ class LawBook:
     def __init__(self, plan: GridPlan, state: GridState) -> None:
         self._plan, self._state = plan, state
         self._metrics = {point.name: state.metrics(point.name) for point in plan.points}
+        self._without = {point.name: state.without_value(point.name, plan) for point in plan.points}
         self._trunks = {trunk.name: trunk for trunk in plan.trunks}
         self._fitted: dict[tuple[int, str], str] = {}
         self.architectures = tuple(dict.fromkeys(trunk.architecture for trunk in plan.trunks))
@@ -45,10 +46,21 @@ class LawBook:
         self._fitted[index, architecture] = fingerprint
 
     def gained(
-        self, point: PointPlan, evaluation: Evaluation, metrics: dict[str, float], *, more_to_come: bool
+        self,
+        point: PointPlan,
+        evaluation: Evaluation,
+        metrics: dict[str, float],
+        *,
+        outcome: str | None,
+        more_to_come: bool,
     ) -> list[Refit]:
-        """Take a point's new metrics in; the refits that they call for. more_to_come: for this architecture."""
+        """Take a point's new metrics in; the refits that they call for.
+
+        outcome: why some of the evaluation's metrics have no value. more_to_come: for this architecture.
+        """
         self._metrics[point.name].update(metrics)
+        missing = evaluation.kind.metrics.keys() - metrics.keys()
+        self._without[point.name].update(dict.fromkeys(missing, outcome or "no value"))
         found = []
         for index, law in enumerate(self._plan.laws):
             measured = law.metric in metrics and law.metric in evaluation.kind.metrics
@@ -112,8 +124,11 @@ class LawBook:
         ]
 
     def _excluded(self, law: LawPlan, architecture: str) -> dict[str, str]:
-        return {
-            point.name: "left out by exclude:"
-            for point in self._plan.points
-            if point.id.architecture == architecture and law.roles.get(point.name) == "exclude"
+        own = [point for point in self._plan.points if point.id.architecture == architecture]
+        excluded = {p.name: "left out by exclude:" for p in own if law.roles.get(p.name) == "exclude"}
+        without = {
+            point.name: self._without[point.name][law.metric]
+            for point in own
+            if law.roles.get(point.name) in ("fit", "verify") and law.metric in self._without[point.name]
         }
+        return excluded | without

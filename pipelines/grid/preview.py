@@ -7,7 +7,7 @@ from typing import Any
 
 from gridlaw.pipelines.bases import Base
 from gridlaw.pipelines.grid.laws import LawBook, Refit
-from gridlaw.pipelines.grid.state import GridState, law_name, read_state
+from gridlaw.pipelines.grid.state import GridState, blocked_by, law_name, read_state
 from gridlaw.pipelines.grid.submission import Place
 from gridlaw.pipelines.plan import GridPlan, TrunkPlan, summary_costs
 from gridlaw.platform.ledger.ledger import Ledger
@@ -93,6 +93,13 @@ def status_of(plan: GridPlan) -> dict[str, Any]:
             each.name: "done" if state.evaluations[point.name, each.name].status == "done" else "left"
             for each in plan.evaluations
         }
+        for each in plan.evaluations:
+            cause = (
+                blocked_by(plan, state, plan.trunk_of(point), each) if row["evaluations"][each.name] == "left" else ""
+            )
+            if cause:
+                row["evaluations"][each.name] = "blocked"
+                row["reason"] = row["reason"] or f"{each.name} blocked: {cause}"
         rows.append(row)
     return {
         "name": plan.spec.name,

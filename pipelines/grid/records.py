@@ -130,8 +130,14 @@ class Records:
         run_id = self.run_ids[name]
         details = {"metrics": result["metrics"], "details": result["details"], "num_samples": result["num_samples"]}
         self.ledger.log_json(run_id, DETAILS, details)
-        self.ledger.log_results(self.run_ids[point.name], metrics=result["metrics"], step=point.total_steps)
-        tags = {"num_samples": result["num_samples"], "seconds": result["seconds"]}
+        outcome = no_value(evaluation, result)
+        self.ledger.log_results(
+            self.run_ids[point.name],
+            metrics=result["metrics"],
+            step=point.total_steps,
+            tags={f"{evaluation.name}_outcome": outcome},
+        )
+        tags = {"num_samples": result["num_samples"], "seconds": result["seconds"], "outcome": outcome}
         self.ledger.finish_run(run_id, metrics=result["metrics"], step=point.total_steps, tags=tags)
         self.opened.discard(name)
 
@@ -227,6 +233,13 @@ class Records:
             table = self.ledger.read_json(run_id, HISTORY) or {"columns": [], "data": []}
             self._histories[name] = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
         return self._histories[name]
+
+
+def no_value(evaluation: Evaluation, result: Mapping[str, Any]) -> str | None:
+    """Why an evaluation that succeeded has no value for one of its metrics; None if it has all."""
+    if evaluation.kind.metrics.keys() <= result["metrics"].keys():
+        return None
+    return str(result["details"].get("outcome", "no value"))
 
 
 def _history_row(num_points: int, row: dict[str, Any]) -> dict[str, Any]:

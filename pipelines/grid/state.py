@@ -89,6 +89,16 @@ class GridState:
                 found.update({k: v for k, v in standing.run.metrics.items() if not k.startswith("system/")})
         return found
 
+    def without_value(self, point: str, plan: GridPlan) -> dict[str, str]:
+        """Metrics that a done evaluation of a point was to give and has no value for → why."""
+        found: dict[str, str] = {}
+        for evaluation in plan.evaluations:
+            run = self.evaluations[point, evaluation.name].run
+            if run is not None and self.evaluations[point, evaluation.name].status == "done":
+                missing = evaluation.kind.metrics.keys() - run.metrics.keys()
+                found |= dict.fromkeys(missing, run.tags.get("outcome", "no value"))
+        return found
+
 
 def read_state(plan: GridPlan, ledger: Ledger | None, store: Store) -> GridState:
     """Compare a plan with the ledger: five searches, whatever the number of points."""
@@ -178,6 +188,21 @@ def wanted_examples(plan: GridPlan, state: GridState) -> list[ExamplesPlan]:
             if any(state.evaluations[point.name, evaluation.name].status != "done" for point in trunk.points):
                 wanted.setdefault(examples.fingerprint, examples)
     return list(wanted.values())
+
+
+def blocked_by(plan: GridPlan, state: GridState, trunk: TrunkPlan, evaluation: Evaluation) -> str:
+    """Why an evaluation of a trunk's points had to be left: what it needs beside the points failed. Or nothing."""
+    examples = plan.examples(trunk, evaluation)
+    if examples is None or state.examples[examples.fingerprint].status == "done":
+        return ""
+    source = evaluation.evaluator
+    evaluator = next((each for each in plan.points if source is not None and each.name == source.point), None)
+    needed = [] if evaluator is None else [(evaluator.trunk, state.trunks[evaluator.trunk])]
+    needed += [] if evaluator is None else [(evaluator.name, state.points[evaluator.name])]
+    for name, standing in (*needed, (examples.label, state.examples[examples.fingerprint])):
+        if standing.status != "done" and standing.run is not None and standing.run.status == "FAILED":
+            return f"{name} {'diverged' if standing.run.diverged else 'failed'}: {standing.run.reason}"
+    return ""
 
 
 def version_warnings(state: GridState) -> list[str]:

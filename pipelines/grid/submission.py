@@ -139,13 +139,25 @@ def report_path(store: Store, plan: GridPlan) -> Path:
 def write_report(
     plan: GridPlan, ledger: Ledger, store: Store, *, wall_seconds: float | None = None
 ) -> tuple[Path, ReportData]:
-    """Make the report's page from the ledger; returns its path and what it shows."""
+    """Make the report's page from the ledger, and its tables over architectures as Markdown and CSV beside it.
+
+    Returns the page's path and what it shows.
+    """
     from gridlaw.pipelines.report.page import render
+    from gridlaw.pipelines.report.tables import all_tables, markdown_page, to_csv
 
     data = collect(plan, ledger, read_state(plan, ledger, store), hardware=hardware_text(), wall_seconds=wall_seconds)
     path = report_path(store, plan)
     store.write_bytes(f"reports/{path.name}", render(data).encode())
+    markdown, table = table_paths(path)
+    store.write_bytes(f"reports/{markdown.name}", markdown_page(data).encode())
+    store.write_bytes(f"reports/{table.name}", to_csv(all_tables(data)).encode())
     return path, data
+
+
+def table_paths(report: Path) -> tuple[Path, Path]:
+    """Where the tables over architectures lie beside a report: as Markdown, and as CSV with a row a cell."""
+    return report.with_suffix(".md"), report.with_suffix(".csv")
 
 
 def _submit(
@@ -291,7 +303,8 @@ def _end(
         return Ended(exit_code=code, num_points=len(plan.points), num_done=done, problems=problems, stopped=reason)
     ledger.end_stale_runs(keep=[parent])  # runs whose opening was cut off by an outage
     path, data = write_report(plan, ledger, store, wall_seconds=wall_seconds)
-    ledger.log_file(parent, path)
+    for each in (path, *table_paths(path)):
+        ledger.log_file(parent, each)
     ledger.describe(parent, markdown_summary(data))
     if problems:
         ledger.fail_run(

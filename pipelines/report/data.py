@@ -56,7 +56,7 @@ class PointRow(Plain):
     num_params: N of Full at this scale (what laws use); num_params_own: the architecture's own count.
     tokens: D really seen, trunk and decay; None before the point has run.
     status: one of POINT_STATUSES, with the reason in words unless done.
-    metrics: name → value, for example loss, bits_per_byte, niah.
+    metrics: name → value, for example loss, bits_per_byte, niah. outcomes: name → why a measured metric has no value.
     train_flops: what training this point alone would cost, 3 × forward (the project's one definition); six_nd: 6·N·D.
     seconds, device_seconds: spent on this point's decay and evaluations, wall clock and summed over devices.
     """
@@ -73,6 +73,7 @@ class PointRow(Plain):
     status: str = "done"
     reason: str = ""
     metrics: dict[str, MetricValue] = field(default_factory=dict)
+    outcomes: dict[str, str] = field(default_factory=dict)
     train_flops: float | None = None
     six_nd: float | None = None
     seconds: float | None = None

@@ -90,9 +90,7 @@ def compared(data: ReportData) -> Html:
     """Tables over architectures, one a metric; left out where there is nothing to compare."""
     if len(words.architectures(data)) < 2:
         return Html("")
-    names = list(dict.fromkeys(name for point in data.points for name in point.metrics))[:MOST_METRIC_COLUMNS]
-    comparisons = [tables.compare(data, name) for name in names]
-    written = [tables.to_html(comparison) for comparison in comparisons if comparison.cells]
+    written = [tables.to_html(comparison) for comparison in tables.all_tables(data)[:MOST_METRIC_COLUMNS]]
     if not written:
         return Html("")
     return joined([tag("h2", "Architectures compared", id="compared"), *written], "\n")
@@ -102,7 +100,7 @@ def points(data: ReportData) -> Html:
     """Every point with what was measured and what it cost."""
     if not data.points:
         return Html("")
-    names = list(dict.fromkeys(name for point in data.points for name in point.metrics))
+    names = words.measured(data)
     shown = names[:MOST_METRIC_COLUMNS]
     columns = [
         Column(title="Point"),
@@ -154,6 +152,8 @@ def _ordered(data: ReportData) -> list[PointRow]:
 
 def _metric_cell(point: PointRow, name: str) -> Html:
     metric = point.metrics.get(name)
+    if metric is None and name in point.outcomes:
+        return tag("small", point.outcomes[name])
     value = words.metric_text(name, metric)
     if metric is None or finite(metric.low) is None or finite(metric.high) is None:
         return safe(value)

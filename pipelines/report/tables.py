@@ -11,8 +11,9 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from gridlaw.pipelines.evaluations.registry import better_of
 from gridlaw.pipelines.report import words
 from gridlaw.pipelines.report.data import MetricValue, PointRow, ReportData, finite
 from gridlaw.pipelines.report.markdown import escaped
@@ -20,9 +21,8 @@ from gridlaw.pipelines.report.markup import Column, Html, joined, safe, table, t
 
 CSV_COLUMNS = (
     "metric", "stage", "scale", "budget", "num_params", "architecture", "value", "low", "high", "chance", "num_samples",
-    "num_seeds", "rank",
+    "num_seeds", "rank", "outcome",
 )  # fmt: skip
-LOWER_IS_BETTER = ("loss", "bits_per_byte", "longppl", "full_ratio")
 # 97.5% quantiles of Student's t for 1 to 10 degrees of freedom, from there on close to the normal one
 _T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
@@ -57,29 +57,36 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One metric over architectures (rows) and settings (columns); cells by (architecture, setting)."""
+    """One metric over architectures (rows) and settings (columns); cells by (architecture, setting).
+
+    outcomes: why a cell that was measured has no value, in words.
+    """
 
     metric: str
     better: str
     architectures: tuple[str, ...]
     settings: tuple[Setting, ...]
     cells: Mapping[tuple[str, Setting], Cell]
+    outcomes: Mapping[tuple[str, Setting], str] = field(default_factory=dict)
 
 
 def compare(data: ReportData, metric: str, *, better: str | None = None) -> Comparison:
-    """The table of one metric over finished points. better: "min" or "max", by default as the metric's name tells."""
-    better = better or ("min" if metric.removeprefix("log:") in LOWER_IS_BETTER else "max")
+    """The table of one metric over finished points. better: "min" or "max", by default as its evaluation says."""
+    better = better or better_of(metric.removeprefix("log:"))
     if better not in ("min", "max"):
         raise ValueError(f"better is {better!r}; allowed: min, max")
     groups: dict[tuple[str, Setting], list[MetricValue]] = {}
+    outcomes: dict[tuple[str, Setting], str] = {}
     for point in data.points:
         value = point.metrics.get(metric)
         if point.status == "done" and value is not None and finite(value.value) is not None:
             groups.setdefault((point.architecture, _setting(point)), []).append(value)
+        elif point.status == "done" and metric in point.outcomes:
+            outcomes[point.architecture, _setting(point)] = point.outcomes[metric]
     budgets = list(dict.fromkeys([*data.grid.budgets, *(point.budget for point in data.points)]))
-    found = {setting for _, setting in groups}
+    found = {setting for _, setting in (*groups, *outcomes)}
     settings = sorted(found, key=lambda each: (each.stage, each.num_params, each.scale, budgets.index(each.budget)))
-    named = {architecture for architecture, _ in groups}
+    named = {architecture for architecture, _ in (*groups, *outcomes)}
     cells = {key: _mean(values) for key, values in groups.items()}
     for setting in settings:
         cells |= _ranked({key: cell for key, cell in cells.items() if key[1] == setting}, better)
@@ -89,6 +96,7 @@ def compare(data: ReportData, metric: str, *, better: str | None = None) -> Comp
         architectures=tuple(name for name in words.architectures(data) if name in named),
         settings=tuple(settings),
         cells=cells,
+        outcomes={key: outcome for key, outcome in outcomes.items() if key not in cells},
     )
 
 
@@ -138,7 +146,7 @@ def to_markdown(comparison: Comparison) -> str:
         cells = []
         for setting in comparison.settings:
             cell = comparison.cells.get((name, setting))
-            text = escaped(_text(comparison.metric, cell))
+            text = escaped(comparison.outcomes.get((name, setting)) or _text(comparison.metric, cell))
             mark = {1: "**", 2: "*"}.get(cell.rank or 0, "") if cell else ""
             cells.append(f"{mark}{text}{mark}")
         lines.append(f"| {escaped(name)} | " + " | ".join(cells) + " |")
@@ -158,9 +166,24 @@ def to_csv(comparisons: Iterable[Comparison]) -> str:
             metric = cell.metric
             numbers = [metric.value, metric.low, metric.high, metric.chance, metric.num_samples, cell.num_seeds]
             place = [setting.stage, setting.scale, setting.budget, setting.num_params, name]
-            row = [comparison.metric, *place, *numbers, cell.rank]
+            row = [comparison.metric, *place, *numbers, cell.rank, None]
             writer.writerow(["" if value is None else value for value in row])
+        for (name, setting), outcome in comparison.outcomes.items():
+            place = [setting.stage, setting.scale, setting.budget, setting.num_params, name]
+            writer.writerow([comparison.metric, *place, *[""] * 7, outcome])
     return file.getvalue()
+
+
+def all_tables(data: ReportData) -> list[Comparison]:
+    """One table a metric that some finished point was measured by."""
+    found = [compare(data, name) for name in words.measured(data)]
+    return [each for each in found if each.cells or each.outcomes]
+
+
+def markdown_page(data: ReportData) -> str:
+    """All tables over architectures, a heading each."""
+    parts = [f"## {words.metric_label(each.metric)}\n\n{to_markdown(each)}" for each in all_tables(data)]
+    return "\n".join([f"# {escaped(data.experiment)}: architectures compared\n", *parts])
 
 
 def to_html(comparison: Comparison) -> Html:
@@ -174,7 +197,9 @@ def to_html(comparison: Comparison) -> Html:
     for name in comparison.architectures:
         row: list[object] = [name]
         for setting in comparison.settings:
-            row.append(_html_cell(comparison.metric, comparison.cells.get((name, setting))))
+            outcome = comparison.outcomes.get((name, setting))
+            cell = comparison.cells.get((name, setting))
+            row.append(tag("small", outcome) if outcome else _html_cell(comparison.metric, cell))
         rows.append(row)
     return table(caption(comparison, second="underlined"), columns, rows)
 

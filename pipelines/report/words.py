@@ -129,6 +129,11 @@ def is_share(name: str, metric: MetricValue) -> bool:
     return metric.chance is not None or name.endswith(("accuracy", "ratio"))
 
 
+def measured(data: ReportData) -> list[str]:
+    """Names of the points' metrics, those without any value included."""
+    return list(dict.fromkeys(name for point in data.points for name in (*point.metrics, *point.outcomes)))
+
+
 def metric_text(name: str, metric: MetricValue | None) -> str:
     """A metric's value: shares in percent, others with four digits."""
     if metric is None:

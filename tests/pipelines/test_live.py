@@ -216,6 +216,20 @@ def test_plain_output_says_each_change_once_and_a_heartbeat():
     assert len(lines) == 1 + 1 + 3 + 3
 
 
+def test_evaluations_count_examples():
+    file, clock = io.StringIO(), Clock()
+    with LiveTable("grid", file=file, heartbeat_seconds=10, clock=clock) as table:
+        table.update(
+            [row("a/longppl", "running", 12, kind="evaluation"), row("key tokens", "waiting", kind="examples")]
+        )
+        clock.now += 10
+        table.update(
+            [row("a/longppl", "running", 25, kind="evaluation"), row("key tokens", "waiting", kind="examples")]
+        )
+    assert "running a/longppl evaluation (12 of 100 examples)" in file.getvalue()
+    assert "1 waiting; a/longppl evaluation 25/100 examples" in file.getvalue()
+
+
 def test_what_was_done_before_does_not_count_as_pace():
     """Half is there at the first look; a quarter more takes 10 s: the last quarter takes 10 s as well."""
     file, clock = io.StringIO(), Clock()

@@ -94,12 +94,27 @@ def test_adding_points_budgets_and_evaluations_changes_no_evaluation(finished: A
 
 def test_another_evaluator_is_another_evaluation_and_trains_nothing(finished: Any) -> None:
     before = {run.info.run_id for run in finished.runs("point")}
-    finished.write(grid(evaluator="full/a/4N", laws=[]))
+    finished.write(grid(evaluator="full/a/4N", alpha=1000))
     assert len(undone(finished)) == 8
     done = finished.run()
     assert done.returncode == 0, done.stderr
     assert {run.info.run_id for run in finished.runs("point")} == before
     assert len(folders(finished)) == len(finished.runs("data")) == 2
+
+
+def test_no_key_tokens_is_told_and_neither_a_failure_nor_a_number(finished: Any) -> None:
+    """The evaluator of the test before finds none, because no gap is as wide as its threshold."""
+    for run in finished.runs("point"):
+        assert run.data.tags["gridlaw.longppl_outcome"] == "no key tokens"
+    runs = [run for run in finished.runs("evaluation") if run.data.tags.get("gridlaw.outcome") == "no key tokens"]
+    assert len(runs) == 8
+    assert all(run.info.status == "FINISHED" and "longppl" not in run.data.metrics for run in runs)
+    (path,) = (finished.folder / "gridlaw-runs" / "reports").glob("*.html")
+    assert "no key tokens" in path.read_text()
+    assert (
+        "too few of its points have a value" in path.read_text()
+    )  # the fit to the first evaluator's values is not told
+    assert undone(finished) == {}
 
 
 def test_another_experiment_shares_the_key_tokens(finished: Any) -> None:
@@ -116,3 +131,36 @@ def test_another_experiment_shares_the_key_tokens(finished: Any) -> None:
         run.data.tags["gridlaw.name"]: run.data.metrics["longppl"] for run in finished.runs("point", name="second")
     }
     assert len(values) == 4
+
+
+@pytest.fixture(scope="module")
+def blocked(new_workplace: Callable[[], Any]) -> Any:
+    """The evaluator's training fails; another architecture goes on."""
+    place = new_workplace()
+    place.install_faulty_mixer()
+    broken = {"name": "broken", "pattern": [{"mixer": "faulty", "fault": "raise", "after": 3}]}
+    scales = [{"name": "b", "layers": 2, "d_model": 24, "ffn_dim": 48, "heads": 2, "kv_heads": 1}]
+    place.write(grid(evaluator="broken/b/4N", laws=[]) | {"architectures": ["full", broken], "scales": scales})
+    place.done = place.run()
+    return place
+
+
+def test_evaluations_are_blocked_if_the_evaluator_fails_and_the_rest_goes_on(blocked: Any) -> None:
+    assert blocked.done.returncode == 1, blocked.done.stderr
+    for budget in ("2N", "4N"):
+        assert f"blocked: evaluation full/b/{budget}/seed0/longppl" in blocked.done.stderr
+    points = blocked.runs("point")
+    assert {run.data.tags["gridlaw.name"] for run in points} == {"full/b/2N/seed0", "full/b/4N/seed0"}
+    assert all(run.info.status == "FINISHED" and "loss" in run.data.metrics for run in points)
+    assert {run.data.tags["gridlaw.evaluation"] for run in blocked.runs("evaluation")} == {"loss"}
+    assert blocked.runs("data") == []
+
+
+def test_status_and_report_say_what_is_blocked_and_why(blocked: Any) -> None:
+    shown = json.loads(blocked.gridlaw("status", "grid.yaml", "--json").stdout)
+    states = {point["name"]: point["evaluations"] for point in shown["points"]}
+    assert states["full/b/2N/seed0"] == {"loss": "done", "longppl": "blocked"}
+    reason = next(point["reason"] for point in shown["points"] if point["name"] == "full/b/2N/seed0")
+    assert "broken/b/seed0 failed: ZeroDivisionError: injected" in reason
+    (path,) = (blocked.folder / "gridlaw-runs" / "reports").glob("*.html")
+    assert "full/b/2N/seed0/longppl" in path.read_text()

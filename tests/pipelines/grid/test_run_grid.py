@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -108,6 +109,29 @@ def test_report_is_made_again_from_the_ledger(finished: Any) -> None:
     done = finished.gridlaw("report", "grid.yaml")
     assert done.returncode == 0, done.stderr
     assert path.is_file()
+
+
+def test_tables_over_architectures_lie_beside_the_report_and_are_artifacts(finished: Any) -> None:
+    folder = finished.folder / "gridlaw-runs" / "reports"
+    with open(folder / "small.csv", newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "loss"]
+    assert {(row["architecture"], row["scale"], row["budget"]) for row in rows} == {
+        (architecture, scale, budget)
+        for architecture in ("full", "swa-16")
+        for scale in "ab"
+        for budget in ("2N", "4N")
+    }
+    losses = finished.losses()
+    for row in rows:
+        value = losses["/".join([row["architecture"], row["scale"], row["budget"], "seed0"])]
+        assert float(row["value"]) == value
+        assert float(row["low"]) < value < float(row["high"])
+        assert int(row["num_samples"]) > 1000
+    assert {row["rank"] for row in rows} == {"1", "2"}
+    assert "**" in (folder / "small.md").read_text()
+    (parent,) = finished.runs("submission")
+    kept = {each.path for each in finished.client().list_artifacts(parent.info.run_id)}
+    assert {"small.html", "small.md", "small.csv"} <= kept
 
 
 def test_changed_settings_are_drift_shown_field_by_field_and_touch_nothing(finished: Any) -> None:

@@ -30,3 +30,8 @@ def test_a_bare_number_has_no_interval():
 def test_a_missing_metric_is_an_error():
     with pytest.raises(KeyError):
         metric_value("loss", {})
+
+
+def test_what_an_evaluation_tells_of_a_metric_comes_first():
+    value = metric_value("longppl", {"longppl": 7.5, "longppl_low": 1.0}, 60, {"low": 7.0, "high": 8.0})
+    assert (value.value, value.low, value.high, value.chance, value.num_samples) == (7.5, 7.0, 8.0, None, 60)

@@ -7,7 +7,7 @@ import pytest
 
 from gridlaw.pipelines.report.data import MetricValue, PointRow, ReportData
 from gridlaw.pipelines.report.page import render
-from gridlaw.pipelines.report.tables import compare, to_csv, to_html, to_markdown
+from gridlaw.pipelines.report.tables import all_tables, compare, markdown_page, to_csv, to_html, to_markdown
 
 
 def point(
@@ -98,6 +98,35 @@ def test_the_report_has_the_tables(sample_report):
     assert "Architectures compared" in page
     assert "higher is better" in page
     assert "lower is better" in page
+
+
+def test_a_measured_metric_without_a_value_says_why():
+    silent = PointRow(
+        name="gdn/n1/5N/seed0", architecture="gdn", scale="n1", budget="5N", seed=0, num_params=20_000,
+        outcomes={"longppl": "no key tokens"},
+    )  # fmt: skip
+    data = report(point("full", 7.5, name="longppl"), silent)
+    table = compare(data, "longppl")
+    assert "| gdn | no key tokens |" in to_markdown(table).splitlines()
+    rows = list(csv.DictReader(io.StringIO(to_csv([table]))))
+    assert [(row["architecture"], row["value"], row["outcome"]) for row in rows] == [
+        ("full", "7.5", ""), ("gdn", "", "no key tokens"),
+    ]  # fmt: skip
+    assert render(data).count("no key tokens") == 2  # in the comparison, and among the points
+    assert render(report(silent)).count("no key tokens") == 1
+
+
+def test_the_direction_is_the_evaluations_own():
+    assert compare(report(point("full", 1, name="cache_bytes")), "cache_bytes").better == "min"
+    assert (
+        compare(report(point("full", 1, name="decode_tokens_per_second")), "decode_tokens_per_second").better == "max"
+    )
+
+
+def test_all_tables_make_one_markdown_page(sample_report):
+    page = markdown_page(sample_report)
+    assert page.startswith(f"# {sample_report.experiment}")
+    assert page.count("\n## ") == len(all_tables(sample_report)) >= 2
 
 
 def test_an_unknown_direction_is_refused(sample_report):
