@@ -37,8 +37,10 @@ class Block(nn.Module):
         self.ffn_norm = RMSNorm(scale.d_model, eps=norm_eps)
         self.ffn = SwiGLU(scale.d_model, spec.ffn_dim(scale))
 
-    def forward(self, x_BTD: Tensor, ctx: ForwardContext) -> Tensor:
+    def forward(self, x_BTD: Tensor, ctx: ForwardContext, *, last: int | None = None) -> Tensor:
+        """last: only so many outputs, those of the last tokens."""
         x_BTD = x_BTD + self.mixer(self.mixer_norm(x_BTD), ctx)
+        x_BTD = x_BTD if last is None else x_BTD[:, -last:]
         return x_BTD + self.ffn(self.ffn_norm(x_BTD))
 
     def extend(self, x_BTD: Tensor, state: Any, ctx: ForwardContext) -> Tensor:
@@ -117,14 +119,23 @@ class DecoderLM(nn.Module):
         )
 
     def hidden(
-        self, tokens_BT: Tensor, *, document_ids: Tensor | None = None, ctx: ForwardContext | None = None
+        self,
+        tokens_BT: Tensor,
+        *,
+        document_ids: Tensor | None = None,
+        ctx: ForwardContext | None = None,
+        last: int | None = None,
     ) -> Tensor:
-        """Hidden states after the final norm, [B, T, D]; times `head.weight` they are the logits."""
+        """Hidden states after the final norm, [B, T, D]; times `head.weight` they are the logits.
+
+        last: only those of so many last tokens, which saves what nobody asks for.
+        """
         ctx = self.context_for(tokens_BT, document_ids=document_ids) if ctx is None else ctx
         x_BTD = self.embedding(tokens_BT)
-        for layer in self.blocks():
+        *earlier, end = self.blocks()
+        for layer in earlier:
             x_BTD = layer(x_BTD, ctx)
-        return self.final_norm(x_BTD)
+        return self.final_norm(end(x_BTD, ctx, last=last))
 
     def forward(self, tokens_BT: Tensor, *, document_ids: Tensor | None = None) -> Tensor:
         """Logits [B, T, V]. document_ids [B, T]: given, the documents of a packed window do not see each other."""

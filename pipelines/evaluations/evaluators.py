@@ -5,6 +5,7 @@ An evaluator turns text into ids with offsets and gives the loss of every token 
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from gridlaw.modules.data.tokenizers import Tokenizer
-from gridlaw.pipelines.evaluations.scoring import batches_by_length, pad_rows, token_losses
+from gridlaw.pipelines.evaluations.scoring import BATCH_TOKENS, batches_by_length, pad_rows, token_losses
 from gridlaw.platform.errors import BadInput
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 Ids = npt.NDArray[np.int64]
 Offsets = npt.NDArray[np.int64]
 Losses = npt.NDArray[np.float32]
+
+MAX_BATCH_LOGITS = 1 << 29
+"""1 GiB in bf16."""
 
 
 class Evaluator(ABC):
@@ -35,17 +39,23 @@ class Evaluator(ABC):
     def encode(self, text: str) -> tuple[Ids, Offsets]:
         """ids [T] and, for each, [start, end) in characters of ``text`` [T, 2]; special tokens have start == end."""
 
-    @abstractmethod
-    def _batch_losses(self, rows: Sequence[Ids]) -> torch.Tensor:
-        """Loss of ids[t + 1] given ids[: t + 1], fp32 [B, longest - 1]; what lies beyond a row's end is unused."""
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens of one forward pass, unless a single row has more."""
+        return BATCH_TOKENS
 
-    def losses(self, rows: Sequence[Ids]) -> list[Losses]:
-        """For each row of T ids (T >= 2), the losses of its last T - 1, in nats; batched by length."""
+    @abstractmethod
+    def _batch_losses(self, rows: Sequence[Ids], skip: int) -> torch.Tensor:
+        """Loss of ids[t + 1] given ids[: t + 1] for t >= skip, fp32 [B, longest - 1 - skip]; what lies beyond a row's
+        end is unused."""
+
+    def losses(self, rows: Sequence[Ids], *, skip: int = 0) -> list[Losses]:
+        """For each row of T ids (T >= 2 + skip), the losses of its last T - 1 - skip, in nats; batched by length."""
         results: list[Losses] = [np.empty(0, np.float32)] * len(rows)
-        for group in batches_by_length([len(row) for row in rows]):
-            batch = self._batch_losses([rows[index] for index in group]).numpy()
+        for group in batches_by_length([len(row) for row in rows], batch_tokens=self.batch_tokens):
+            batch = self._batch_losses([rows[index] for index in group], skip).numpy()
             for index, losses in zip(group, batch, strict=True):
-                results[index] = losses[: len(rows[index]) - 1]
+                results[index] = losses[: len(rows[index]) - 1 - skip]
         return results
 
 
@@ -61,9 +71,9 @@ class OwnEvaluator(Evaluator):
         tokens, offsets = self.tokenizer.encode_with_offsets(text)
         return tokens.astype(np.int64), offsets
 
-    def _batch_losses(self, rows: Sequence[Ids]) -> torch.Tensor:
+    def _batch_losses(self, rows: Sequence[Ids], skip: int) -> torch.Tensor:
         padded = pad_rows(rows, fill=0)
-        return token_losses(self.model, padded[:, :-1], padded[:, 1:])
+        return token_losses(self.model, padded[:, :-1], padded[:, 1 + skip :])
 
 
 class HuggingFaceEvaluator(Evaluator):
@@ -74,7 +84,7 @@ class HuggingFaceEvaluator(Evaluator):
 
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(name, revision=revision)
-            loaded: Any = AutoModelForCausalLM.from_pretrained(name, revision=revision)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(name, revision=revision, use_safetensors=True)
         except (OSError, ValueError) as error:
             raise BadInput(
                 "evaluate.longppl.evaluator",
@@ -91,6 +101,12 @@ class HuggingFaceEvaluator(Evaluator):
                 hint="Key tokens are carried over by their place in the text",
             )
         self.max_length = int(getattr(self.model.config, "max_position_embeddings", 1 << 30))
+        self._skips_logits = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+
+    @property
+    def batch_tokens(self) -> int:
+        """So few that a batch's logits stay within ``MAX_BATCH_LOGITS``: the vocabulary may be large."""
+        return min(BATCH_TOKENS, MAX_BATCH_LOGITS // int(self.model.config.vocab_size))
 
     def encode(self, text: str) -> tuple[Ids, Offsets]:
         """By the model's own tokenizer, special tokens included."""
@@ -99,10 +115,16 @@ class HuggingFaceEvaluator(Evaluator):
         return np.array(encoded["input_ids"], dtype=np.int64), offsets
 
     @torch.inference_mode()
-    def _batch_losses(self, rows: Sequence[Ids]) -> torch.Tensor:
+    def _batch_losses(self, rows: Sequence[Ids], skip: int) -> torch.Tensor:
         padded = pad_rows(rows, fill=0).to(self.model.device)
-        logits = self.model(padded[:, :-1]).logits
-        return torch.nn.functional.cross_entropy(logits.transpose(1, 2).float(), padded[:, 1:], reduction="none").cpu()
+        targets = padded[:, 1 + skip :]
+        keep = {"logits_to_keep": targets.shape[1]} if self._skips_logits else {}
+        logits = self.model(padded[:, :-1], **keep).logits[:, -targets.shape[1] :]
+        losses = [
+            torch.nn.functional.cross_entropy(own.float(), target, reduction="none")
+            for own, target in zip(logits, targets, strict=True)  # a row at a time: fp32 logits of all would not fit
+        ]
+        return torch.stack(losses).cpu()
 
 
 def open_evaluator(

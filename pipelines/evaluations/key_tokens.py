@@ -57,14 +57,14 @@ def find_key_tokens(
             rows.append(ids[start : start + context + judged])
             places.append((number, start, judged))
     keys = [np.zeros(len(ids), dtype=bool) for ids, _ in encoded]
+    # No token before the end of the first short context is judged, in whole rows neither: their losses are left out.
     full: Losses = np.empty(0, np.float32)
-    for (number, start, judged), losses in zip(places, evaluator.losses(rows), strict=True):
+    for (number, start, judged), losses in zip(places, evaluator.losses(rows, skip=context - 1), strict=True):
         if not judged:
             full = losses  # each text's whole row comes before its windows
             continue
-        # losses[t] belongs to token t + 1 of its row.
-        long = full[start + context - 1 : start + context - 1 + judged]
-        gap = losses[context - 1 : context - 1 + judged] - long
+        long = full[start : start + judged]
+        gap = losses - long
         keys[number][start + context : start + context + judged] = (gap > alpha) & (long < -beta)
     return [merge_slices(offsets[key]) for (_, offsets), key in zip(encoded, keys, strict=True)]
 

@@ -165,7 +165,7 @@ def _needle_groups(run: EvaluationRun) -> list[tuple[list[int], list[NeedleSampl
 
     if run.settings.needles is None:
         return []
-    _, samples = make_samples(replace(run, settings=RoutingNeedles.read(run.settings.needles)))
+    samples = make_samples(replace(run, settings=RoutingNeedles.read(run.settings.needles)))
     groups = group_samples(samples, batch_tokens=BATCH_TOKENS)
     return [(group, [samples[index] for index in group]) for group in groups]
 

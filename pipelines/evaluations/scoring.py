@@ -63,13 +63,14 @@ def pad_rows(rows: Sequence[npt.NDArray[np.integer]], *, fill: int) -> Tensor:
 def token_losses(
     model: DecoderLM, inputs_BT: Tensor, targets_BT: Tensor, *, ctx: ForwardContext | None = None
 ) -> Tensor:
-    """Negative log-likelihood of each target given the inputs up to its place, nats, fp32 [B, T], on the CPU.
+    """Negative log-likelihood of each target given the inputs up to its place, nats, fp32 [B, T'], on the CPU.
 
-    inputs_BT, targets_BT: int64; target t is predicted from inputs 0 … t. ctx: of these inputs, to read what the
-    mixers leave in it.
+    inputs_BT: int64 [B, T]. targets_BT: int64 [B, T'], T' <= T: of the last T' places; target t is predicted from the
+    inputs up to its place. ctx: of these inputs, to read what the mixers leave in it.
     """
-    device = device_of(model)
-    hidden_ND = model.hidden(inputs_BT.to(device), ctx=ctx).flatten(0, 1)
+    device, wanted = device_of(model), targets_BT.shape[1]
+    last = None if wanted == inputs_BT.shape[1] else wanted
+    hidden_ND = model.hidden(inputs_BT.to(device), ctx=ctx, last=last).flatten(0, 1)
     targets_N = targets_BT.to(device).flatten()
     head_VD = model.head.weight
     chunk = max(1, MAX_LOGITS // head_VD.shape[0])

@@ -43,6 +43,12 @@ def test_shapes_at_odd_lengths(model: DecoderLM) -> None:
         assert torch.isfinite(logits).all()
 
 
+def test_hidden_states_of_the_last_tokens_alone_are_the_same(model: DecoderLM) -> None:
+    tokens = tiny.random_tokens(3, 41)
+    with torch.no_grad():
+        torch.testing.assert_close(model.hidden(tokens, last=5), model.hidden(tokens)[:, -5:])
+
+
 def test_no_token_sees_a_later_one(model: DecoderLM) -> None:
     tokens = tiny.random_tokens(1, LENGTH)
     position = 40
