@@ -292,6 +292,11 @@ class RoutingSettings(EvaluationSettings):
         if self.needles is not None:
             object.__setattr__(self, "needles", RoutingNeedles.read(self.needles).to_dict())
 
+    def check_context(self, context: int) -> None:
+        self._at_most("context", self.context, context)
+        if self.needles is not None:
+            RoutingNeedles.read(self.needles).check_context(context)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EfficiencySettings(EvaluationSettings):

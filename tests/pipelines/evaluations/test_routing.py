@@ -117,7 +117,7 @@ def test_needles_are_counted_while_the_answer_is_generated(make_run: MakeRun, mo
     details = routing.compute(run)["details"]["needles"]
     assert (details["lengths"], details["depths"]) == ([90, 130], [0.0, 1.0])
     model = models(SWITCH)
-    _, samples = make_samples(make_run("niah", settings=RoutingNeedles.read(needles)))
+    samples = make_samples(make_run("niah", settings=RoutingNeedles.read(needles)))
     expected = np.zeros((2, 2, 1))
     for index, sample in enumerate(samples):
         prompt = torch.from_numpy(sample.prompt)[None]
