@@ -92,7 +92,7 @@ def kept_examples(run: DataRun, make: Callable[[DataRun, Path], pa.Table]) -> pa
     path = folder / FILE
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "lock", "w", encoding="utf-8") as lock:
+        with open(folder / "examples.lock", "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.is_file():
                 write_table(path, make(run, folder))

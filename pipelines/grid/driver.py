@@ -31,7 +31,7 @@ from gridlaw.pipelines.grid.tasks import TaskBuilder
 from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan
 from gridlaw.platform.cluster import Request
 from gridlaw.platform.errors import Surroundings
-from gridlaw.platform.store.base import Store
+from gridlaw.platform.store.base import Store, examples_name
 
 MAX_ATTEMPTS = 3
 WAIT_SECONDS = 0.5
@@ -369,7 +369,9 @@ class Driver:
 
     def _examples_done(self, node: Node, result: dict[str, Any]) -> None:
         examples = self.examples.of(node)
-        self.records.finish_examples(examples, result)
+        folder = examples_name(examples.fingerprint)
+        files = {name: self.store.read_bytes(f"{folder}/{name}").decode() for name in result["files"]}
+        self.records.finish_examples(examples, result, files)
         self.say(f"{examples.label}: {result['examples']:,} examples ready")
 
     def _segment_done(self, node: Node, result: dict[str, Any]) -> None:

@@ -145,11 +145,11 @@ class Records:
         tags = {"evaluation": examples.evaluation.name, "description": examples.label}
         return self._open("data", examples.name, examples.fingerprint, tags=tags, identity=examples.identity)
 
-    def finish_examples(self, examples: ExamplesPlan, result: dict[str, Any]) -> None:
-        """Examples themselves are in the store, shared by content; key tokens are an artifact, too, for people."""
+    def finish_examples(self, examples: ExamplesPlan, result: dict[str, Any], files: Mapping[str, str]) -> None:
+        """Examples themselves are in the store, shared by content. files: name → text of what people can share."""
         run_id = self.run_ids[examples.name]
-        for path in result["files"]:
-            self.ledger.log_file(run_id, Path(path))
+        for name, text in files.items():
+            self.ledger.log_text(run_id, name, text)
         tags = {"examples": result["examples"], "seconds": result["seconds"], "folder": result["folder"]}
         self.ledger.finish_run(run_id, tags=tags)
         self.opened.discard(examples.name)

@@ -48,7 +48,7 @@ def examples(task: dict[str, Any]) -> dict[str, Any]:
     return {
         "examples": number,
         "folder": folder.name,
-        "files": [str(path) for path in sorted(folder.glob("*.jsonl"))],
+        "files": sorted(path.name for path in folder.glob("*.jsonl")),
         "seconds": time.perf_counter() - started,
     }
 
