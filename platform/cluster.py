@@ -222,10 +222,10 @@ def _start_embedded(
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # a bare one where its processes are slow to come up, on an overloaded machine
         raise Surroundings(
             f"Ray did not start on this machine: {_first_line(error)}. Its logs are in /tmp/ray/session_latest/logs; "
-            "often /tmp or /dev/shm is full"
+            "often /tmp or /dev/shm is full, or the machine is overloaded"
         ) from error
     return Cluster(embedded=True, address=ray.get_runtime_context().gcs_address)
 

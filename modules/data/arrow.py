@@ -64,7 +64,7 @@ class DatasetFolder:
     """Writes numbered Arrow files into ``folder`` and, at the end, what ``datasets.load_from_disk`` needs."""
 
     def __init__(self, folder: Path, features: dict[str, Any]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         self.folder, self.features = folder, features
         self.names: list[str] = []
 

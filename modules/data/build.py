@@ -97,7 +97,8 @@ def tokenise(
     progress: Progress | None,
 ) -> None:
     """Write shards of {tokens, num_bytes, text, sha256} of one source, going on after the last whole shard."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(exist_ok=True)  # no further up: a store that vanished is not made again
+    folder.mkdir(exist_ok=True)
     if (folder / "done").exists():
         return
     shards = sorted(folder.glob("shard-*.arrow"))

@@ -113,7 +113,11 @@ def distillation(built: DecoderLM, settings: TrainingSettings, prepared: Prepare
 
 
 def export(trained: DecoderLM, folder: Path, *, settings: TrainingSettings) -> Path:
-    """Write ``model.safetensors`` and ``config.json`` to ``folder``; learned gates are binarised and kept beside it."""
+    """Write ``model.safetensors`` and ``config.json`` to ``folder``; learned gates are binarised and kept beside it.
+
+    The folder is made in a folder that is there: one that is gone with its store is never made again.
+    """
+    folder.mkdir(exist_ok=True)
     if settings.distill is not None:
         trained, gates = binarised(trained, settings.distill)
         write_json(folder / GATES_FILE, {"learned": gates, "full": binary_gates(gates, settings.distill)})

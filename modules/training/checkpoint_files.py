@@ -69,9 +69,9 @@ def write_whole(
     """Let ``write`` fill a temporary file beside ``path``, then fsync and rename it to ``path``.
 
     before_rename: called with the finished file's hash and size, while ``path`` still is as it was.
-    An error or a full disk leaves ``path`` as it was and no temporary file.
+    An error or a full disk leaves ``path`` as it was and no temporary file. The folder must be there: one that vanished
+    with its disk is not made again.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}{_TEMPORARY}{uuid.uuid4().hex[:12]}")
     hashing: HashingFile | None = None
     try:

@@ -108,7 +108,7 @@ def plan(grid: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(shown))
         return
-    for warning in planned.warnings:
+    for warning in (*planned.warnings, *shown["warnings"]):
         click.echo(f"warning: {warning}", err=True)
     print_preview(shown)
 
@@ -118,7 +118,7 @@ def plan(grid: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(grid: str, as_json: bool) -> None:
     """Show what the ledger holds of GRID: done, running and where, failed and why, left."""
-    from gridlaw.pipelines.grid.preview import print_status, status_of
+    from gridlaw.pipelines.grid.status import print_status, status_of
 
     shown = status_of(load_plan(grid))
     if as_json:

@@ -66,7 +66,10 @@ class Capacity:
 
 @dataclass
 class Driver:
-    """One submission. ``should_stop`` gives the reason to stop, or nothing; ``tick`` shows progress."""
+    """One submission. ``should_stop`` gives the reason to stop, or nothing; ``tick`` shows progress.
+
+    lost: whether another driver may be at work already, so that nothing may be written any more.
+    """
 
     plan: GridPlan
     records: Records
@@ -75,6 +78,7 @@ class Driver:
     executor: RayExecutor
     capacity: Capacity
     should_stop: Callable[[], str]
+    lost: Callable[[], bool]
     tick: Callable[[Driver], None]
     say: Callable[[str], None]
     graph: Graph = field(default_factory=Graph)
@@ -122,6 +126,11 @@ class Driver:
             self.tick(self)
         self.records.finish_laws()
         return ""
+
+    def num_trained(self) -> int:
+        """Points whose training is over, as far as this driver knows."""
+        left = {n.key[1] for n in self.graph.of_kind("decay") if n.state != "done"}
+        return len(self.plan.points) - len(left)
 
     def _work_left(self) -> bool:
         """With all else done, laws that were fitted quickly are fitted a last time."""
@@ -466,17 +475,32 @@ class Driver:
         return bool(smaller)
 
     def _stop(self, reason: str) -> None:
-        """Ask running tasks to save and leave, wait a bounded time, then end them; what they saved is not lost."""
+        """Ask running tasks to save and leave, wait a bounded time, then end them; what they saved is not lost.
+
+        Whoever lost the lease ends them at once and writes nothing: the runs may be another driver's by now. Of a
+        ledger or a store that is away nothing is expected; the next submission marks what could not be marked.
+        """
+        if self.lost():
+            self.say(f"{reason}: ending what runs")
+            self.executor.kill_all()
+            return
         self.say(f"{reason}: saving what runs")
-        self.store.write_bytes(_inside(self.store, self.tasks.stop_file), b"stop\n", durable=False)
+        try:
+            self.store.write_bytes(_inside(self.store, self.tasks.stop_file), b"stop\n", durable=False)
+        except Surroundings:
+            self.executor.kill_all()  # they could not save either
         deadline = time.monotonic() + STOP_SECONDS
         while self.executor.num_running() and time.monotonic() < deadline:
             self._ends += self.executor.wait(0.2)
         self.executor.kill_all()
-        for key, outcome in self._ends:
-            self._ended(key, outcome)
-        self.records.finish_laws()
-        self.records.stop_all(reason)
+        self.records.hurry()
+        try:
+            for key, outcome in self._ends:
+                self._ended(key, outcome)
+            self.records.finish_laws()
+            self.records.stop_all(reason)
+        except Surroundings as error:
+            self.say(f"the ledger could not be told, the next run will: {error}")
 
 
 def _label(node: Node) -> str:

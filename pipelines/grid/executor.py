@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gridlaw.pipelines.grid.graph import NodeKey
 from gridlaw.pipelines.grid.outcome import Failure, Outcome, failure_of
 from gridlaw.platform.cluster import Request
+from gridlaw.platform.errors import Surroundings
+from gridlaw.platform.store.local import gone_message, is_gone
 
 # Stage functions by name; imported in the worker, so that the driver stays free of torch.
 STAGES: Mapping[str, str] = {
@@ -28,21 +30,38 @@ STAGES: Mapping[str, str] = {
 }
 
 
-def run_stage(stage: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Call a stage function with its JSON-able task; its result, or how it failed, as a dict."""
+def run_stage(stage: str, task: dict[str, Any], store: str) -> dict[str, Any]:
+    """Call a stage function with its JSON-able task; its result, or how it failed, as a dict.
+
+    store: the address of the store that the task works in. If that vanished, whatever became of the task is told as
+    that: a checkpoint that cannot be found is no mistake of the task, and a result in a vanished store is none.
+    """
     try:
+        _require(store)
         module, function = STAGES[stage].split(":")
         result = getattr(importlib.import_module(module), function)(task)
+        _require(store)
     except BaseException as error:  # a record for the driver; nothing is swallowed, the driver tells it
-        failure = failure_of(error)
-        return {"failure": {"kind": failure.kind, "reason": failure.reason, "traceback": failure.traceback}}
+        failure = failure_of(error, store=store)
+        if failure.kind == "exception" and is_gone(store):
+            failure = replace(failure, kind="store", reason=gone_message(store))
+        return {"failure": asdict(failure)}
     return {"result": result}
+
+
+def _require(store: str) -> None:
+    if is_gone(store):
+        raise Surroundings(gone_message(store))
 
 
 @dataclass
 class RayExecutor:
-    """Submits to the Ray that is connected in this process."""
+    """Submits to the Ray that is connected in this process.
 
+    store: the address of the submission's store.
+    """
+
+    store: str
     _running: dict[Any, NodeKey] = field(default_factory=dict)
     _remote: Any = None
 
@@ -51,7 +70,7 @@ class RayExecutor:
 
         if self._remote is None:
             self._remote = ray.remote(max_retries=0)(run_stage)
-        self._running[self._remote.options(**request.as_options()).remote(stage, task)] = key
+        self._running[self._remote.options(**request.as_options()).remote(stage, task, self.store)] = key
 
     def num_running(self) -> int:
         return len(self._running)

@@ -22,10 +22,14 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gridlaw.platform.errors import Surroundings
+from gridlaw.platform.store.local import explain
+
 FailureKind = Literal["lost", "memory", "store", "diverged", "exception", "stopped"]
 TRY_AGAIN: frozenset[str] = frozenset({"lost", "memory", "store"})
 _OUT_OF_MEMORY = ("can't allocate memory", "cuda out of memory", "cublas_status_alloc_failed", "cannot allocate memory")
 _STORE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
+_FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +52,17 @@ class Outcome:
         return self.failure is None
 
 
-def failure_of(error: BaseException) -> Failure:
-    """Which kind of failure an exception of a stage is."""
-    text = f"{type(error).__name__}: {error}"
+def failure_of(error: BaseException, *, store: str = "") -> Failure:
+    """Which kind of failure an exception of a stage is. store: the folder whose files are ours to write, not data."""
+    kind = _kind_of(error, store)
+    text = f"{type(error).__name__}: {error}".strip()
+    if kind == "store" and isinstance(error, OSError):
+        text = str(explain(error, f"cannot write {error.filename or 'to the store'}"))
     trace = "".join(traceback.format_exception(error))
-    return Failure(kind=_kind_of(error), reason=text.strip()[:2000], traceback=trace[-20_000:])
+    return Failure(kind=kind, reason=text[:2000], traceback=trace[-20_000:])
 
 
-def _kind_of(error: BaseException) -> FailureKind:
-    from gridlaw.platform.errors import Surroundings
-
+def _kind_of(error: BaseException, store: str) -> FailureKind:
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return "stopped"
     if type(error).__name__ == "Diverged":
@@ -66,6 +71,12 @@ def _kind_of(error: BaseException) -> FailureKind:
         return "memory"
     if isinstance(error, RuntimeError | OSError) and any(part in str(error).lower() for part in _OUT_OF_MEMORY):
         return "memory"
-    if isinstance(error, Surroundings) or (isinstance(error, OSError) and error.errno in _STORE_ERRNOS):
+    if isinstance(error, Surroundings) or (isinstance(error, OSError) and _is_the_disks(error, store)):
         return "store"
     return "exception"
+
+
+def _is_the_disks(error: OSError, store: str) -> bool:
+    if error.errno in _STORE_ERRNOS:
+        return True
+    return bool(store) and error.errno in _FORBIDDEN and str(error.filename or "").startswith(store)

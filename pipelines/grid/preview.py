@@ -1,4 +1,5 @@
-"""What a run would do and what the ledger holds, as plain values and as tables. Starts nothing, writes nothing."""
+"""What a run would do, point by point, and what it costs, as plain values and as tables. Starts nothing, writes
+nothing. What the ledger holds is ``status``."""
 
 from __future__ import annotations
 
@@ -7,12 +8,21 @@ from typing import Any
 
 from gridlaw.pipelines.bases import Base
 from gridlaw.pipelines.grid.laws import LawBook, Refit
-from gridlaw.pipelines.grid.state import GridState, blocked_by, law_name, read_state
+from gridlaw.pipelines.grid.notices import notices
+from gridlaw.pipelines.grid.state import (
+    GridState,
+    Standing,
+    interpreter_note,
+    law_name,
+    read_state,
+    refuse_lost_models,
+)
 from gridlaw.pipelines.grid.submission import Place
-from gridlaw.pipelines.plan import GridPlan, TrunkPlan, summary_costs
+from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan, summary_costs
+from gridlaw.platform import identity
+from gridlaw.platform.errors import BadInput
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.store.base import Store
-from gridlaw.platform.store.lease import look
 
 _CHECKPOINT_BYTES_PER_PARAM = 12
 """fp32 weights and two optimizer moments (AdamW; Muon keeps one, so this is an upper bound)."""
@@ -28,21 +38,19 @@ _COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("6ND", lambda point: f"{point['six_nd']:.3g}"),
 )
 _WIDE, _NARROW_COLUMNS = 110, 2
+_REASON_CHARACTERS = 100
 
 
 def preview(plan: GridPlan) -> dict[str, Any]:
     """A run's points with what would be done to each, and totals: tokens, FLOPs, device-hours, storage, cost."""
-    _, ledger, state = _open(plan)
+    store, ledger, state = open_state(plan)
     points = []
     for point in plan.points:
-        trunk, standing = plan.trunk_of(point), state.points[point.name]
-        asked = [each.name for each in plan.evaluations]
-        undone = [name for name in asked if state.evaluations[point.name, name].status != "done"]
+        trunk = plan.trunk_of(point)
         points.append(
             {
                 "name": point.name,
-                "status": standing.status,
-                "action": _action(standing.words(), undone, standing.status, is_trained=point.is_trained),
+                **_next(plan, state, point),
                 "base": trunk.base.label if trunk.base is not None else None,
                 "num_params": trunk.num_params,
                 "num_params_own": trunk.num_params_own,
@@ -52,11 +60,11 @@ def preview(plan: GridPlan) -> dict[str, Any]:
                 "epochs": point.epochs,
                 "train_flops": point.train_flops,
                 "six_nd": 6 * trunk.num_params * point.tokens,
-                "evaluations_to_do": undone,
             }
         )
     return {
         "name": plan.spec.name,
+        "warnings": _warnings(plan, state, store),
         "points": points,
         "trunks": [_trunk(state, trunk) for trunk in plan.trunks],
         "laws_to_fit": [law_name(plan.laws[index], architecture) for index, architecture, *_ in _behind(plan, state)],
@@ -68,47 +76,6 @@ def preview(plan: GridPlan) -> dict[str, Any]:
     }
 
 
-def status_of(plan: GridPlan) -> dict[str, Any]:
-    """What the ledger has: state of every point and evaluation, failures with reasons, and who drives it now."""
-    store, ledger, state = _open(plan)
-    lease = look(store, plan.spec.name)
-    running = lease is not None and not lease.stale
-    rows = []
-    for point in plan.points:
-        standing = state.points[point.name]
-        run = standing.run
-        blocked = _blocked_by(plan, state, plan.trunk_of(point))
-        row: dict[str, Any] = {"name": point.name, "state": "left", "reason": ""}
-        if standing.status == "done":
-            row["state"] = "done"
-        elif standing.status == "drift":
-            row |= {"state": "drift", "reason": standing.words()}
-        elif run is not None and run.status == "FAILED":
-            row |= {"state": "diverged" if run.diverged else "failed", "reason": run.reason}
-        elif run is not None and run.running:
-            row["state"] = "running" if running else "interrupted"
-        elif blocked:
-            row |= {"state": "blocked", "reason": blocked}
-        row["evaluations"] = {
-            each.name: "done" if state.evaluations[point.name, each.name].status == "done" else "left"
-            for each in plan.evaluations
-        }
-        for each in plan.evaluations:
-            cause = (
-                blocked_by(plan, state, plan.trunk_of(point), each) if row["evaluations"][each.name] == "left" else ""
-            )
-            if cause:
-                row["evaluations"][each.name] = "blocked"
-                row["reason"] = row["reason"] or f"{each.name} blocked: {cause}"
-        rows.append(row)
-    return {
-        "name": plan.spec.name,
-        "driver": str(lease.owner) if running and lease is not None else None,
-        "in_ledger": ledger is not None,
-        "points": rows,
-    }
-
-
 def print_preview(shown: dict[str, Any]) -> None:
     """The preview as tables on standard output."""
     from rich.table import Table
@@ -117,7 +84,7 @@ def print_preview(shown: dict[str, Any]) -> None:
 
     table = Table(title=f"{shown['name']}: {len(shown['points'])} points", title_justify="left")
     table.add_column("point", no_wrap=True, min_width=max(len(point["name"]) for point in shown["points"]))
-    table.add_column("would be", no_wrap=True)
+    table.add_column("would be", overflow="fold")
     console = results_console()
     columns = _COLUMNS if console.width >= _WIDE else _COLUMNS[:_NARROW_COLUMNS]
     for name, _ in columns:
@@ -146,53 +113,58 @@ def print_preview(shown: dict[str, Any]) -> None:
     console.print(f"storage for checkpoints and models: about {totals['storage_bytes'] / 2**20:,.1f} MiB")
 
 
-def print_status(shown: dict[str, Any]) -> None:
-    """The status as a table on standard output."""
-    from rich.table import Table
+def _next(plan: GridPlan, state: GridState, point: PointPlan) -> dict[str, Any]:
+    """What a run would do with a point: status, step to continue from, and both in words, with the reason.
 
-    from gridlaw.pipelines.terminal import results_console
+    A point without a checkpoint of its own goes on from its trunk's.
+    """
+    standing, trunk = state.points[point.name], state.trunks[point.trunk]
+    undone = [each.name for each in plan.evaluations if state.evaluations[point.name, each.name].status != "done"]
+    status, step = standing.status, 0
+    if status == "done":
+        runs = [state.evaluations[point.name, name].run for name in undone]
+        action = f"done; evaluate {', '.join(undone)}" if undone else "done"
+        reason = next((run.reason for run in runs if run is not None and run.reason), "")
+    elif status == "drift":
+        action, reason = f"drift: {identity.drift_text(standing.differences)}", ""
+    else:
+        step = standing.step or trunk.newest(point.trunk_steps)
+        status, action = ("continue", f"continue from step {step:,}") if step else ("new", "new")
+        action += "" if point.is_trained else ", without training"
+        reason = why(standing) or why(trunk)
+    return {
+        "status": status,
+        "step": step,
+        "action": f"{action} ({reason})" if reason else action,
+        "evaluations_to_do": undone,
+    }
 
-    console = results_console()
-    states = [point["state"] for point in shown["points"]]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    console.print(f"{shown['name']}: {counts}")
-    console.print(f"driver: {shown['driver']}" if shown["driver"] else "no driver is running")
-    table = Table()
-    for name in ("point", "state", "evaluations done", "reason"):
-        table.add_column(name)
-    for point in shown["points"]:
-        done = [name for name, state in point["evaluations"].items() if state == "done"]
-        table.add_row(point["name"], point["state"], ", ".join(done), point["reason"])
-    console.print(table)
+
+def why(standing: Standing) -> str:
+    """Why the last attempt ended, in a line; nothing where it succeeded or there was none."""
+    reason = standing.run.reason if standing.run is not None and standing.status != "drift" else ""
+    line = reason.splitlines()[0] if reason else ""
+    return line if len(line) <= _REASON_CHARACTERS else f"{line[: _REASON_CHARACTERS - 1]}…"
 
 
-def _open(plan: GridPlan) -> tuple[Store, Ledger | None, GridState]:
+def _warnings(plan: GridPlan, state: GridState, store: Store) -> list[str]:
+    found = notices(plan, state)
+    note = interpreter_note(plan, state)
+    if note:
+        found.append(note)
+    try:
+        refuse_lost_models(plan, state, store)
+    except BadInput as error:  # what a run refuses, a plan says
+        found.append(str(error))
+    return found
+
+
+def open_state(plan: GridPlan) -> tuple[Store, Ledger | None, GridState]:
+    """The store and the ledger of a plan, opened for reading, and where everything stands; no ledger yet: None."""
     place = Place.of(plan)
     store = place.store(create=False)
     ledger = place.ledger(plan, store)
     return store, ledger, read_state(plan, ledger, store)
-
-
-def _action(words: str, undone: Sequence[str], status: str, *, is_trained: bool) -> str:
-    if status == "done" and undone:
-        return f"done; evaluate {', '.join(undone)}"
-    return words if is_trained or status == "done" else f"{words}, without training"
-
-
-def _blocked_by(plan: GridPlan, state: GridState, trunk: TrunkPlan) -> str:
-    """Why a point of this trunk cannot be trained: its trunk failed, or what it starts from; nothing if it can."""
-    run = state.trunks[trunk.name].run
-    if run is not None and run.status == "FAILED":
-        return f"its trunk failed: {run.reason}"
-    parent = trunk.base.point if trunk.base is not None else None
-    if parent is None or state.points[parent.name].status == "done":
-        return ""
-    run = state.points[parent.name].run
-    if run is not None and run.status == "FAILED":
-        return f"{parent.name} failed: {run.reason}"
-    above = next(each for each in plan.trunks if each.name == parent.trunk_name)
-    reason = _blocked_by(plan, state, above)
-    return f"{parent.name} is blocked: {reason}" if reason else ""
 
 
 def _behind(plan: GridPlan, state: GridState) -> list[Refit]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gridlaw.pipelines.evaluations.sources import ExamplesPlan
 from gridlaw.pipelines.grid.state import MODEL_FOLDER, PYTHON, GridState, evaluation_name, law_name
 from gridlaw.pipelines.plan import GridPlan, LawPlan, PointPlan, TrunkPlan
 from gridlaw.platform import identity
+from gridlaw.platform.errors import Surroundings
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.records import RunRecord
 from gridlaw.platform.ledger.sender import JOURNAL_FILE, JournalPump
@@ -23,6 +25,7 @@ HISTORY = "history.json"
 LAW = "law.json"
 DETAILS = "details.json"
 TRANSFER = "transfer.json"
+HURRIED_SECONDS = 3.0
 
 
 @dataclass
@@ -195,6 +198,17 @@ class Records:
             self._flush(name)
             self.ledger.stop_run(self.run_ids[name], reason)
             self.opened.discard(name)
+
+    def hurry(self) -> None:
+        """From now on wait hardly at all for a ledger that is away: the next submission marks what this one cannot."""
+        self.ledger.tracking.patience_seconds = HURRIED_SECONDS
+
+    def give_up(self, reason: str) -> None:
+        """After an error of the submission itself: mark what it had open, as well as that is possible now."""
+        self.hurry()
+        with suppress(Surroundings):
+            self.stop_all(reason)
+            self.ledger.stop_run(self.parent_id, reason)
 
     def _open(self, kind: str, name: str, fingerprint: str, **more: Any) -> str:
         """Open or reopen the run of a name; at once if this submission has it open."""

@@ -7,6 +7,7 @@ another fingerprint, and none with this one, is drift: the file has changed unde
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +22,13 @@ from gridlaw.platform import identity
 from gridlaw.platform.errors import BadInput, Drift
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.records import RunRecord, by_name
-from gridlaw.platform.ledger.version import code_version
 from gridlaw.platform.store.base import Store, attempt_name, examples_name
 
 Status = Literal["done", "continue", "new", "drift"]
 MODEL_FOLDER = "model"
 WEIGHTS = "model.safetensors"
 PYTHON = platform.python_version()
+_SOURCE_HASH = re.compile(r"trunk\.data\.(?:mixture\[(\d+)\]|heldout)\.source\.sha256")
 
 
 def evaluation_name(point: str, evaluation: str) -> str:
@@ -44,28 +45,27 @@ def law_name(law: LawPlan, architecture: str) -> str:
 class Standing:
     """Where one trunk, point or evaluation stands. run: the run that counts, or that is taken up again.
 
-    differences: of drift, field by field. step: the newest checkpoint, for ``continue``.
+    differences: of drift, field by field. steps: of its checkpoints in the store, ascending.
     """
 
     status: Status
     run: RunRecord | None = None
     differences: tuple[identity.Difference, ...] = ()
-    step: int = 0
+    steps: tuple[int, ...] = ()
+
+    @property
+    def step(self) -> int:
+        """The newest checkpoint; 0 where there is none."""
+        return max(self.steps, default=0)
 
     @property
     def interrupted(self) -> bool:
         """Its run is marked as running; whoever holds the lease knows that nobody runs it."""
         return self.run is not None and self.run.running
 
-    def words(self) -> str:
-        """For a plan's line."""
-        if self.status == "continue" and self.step:
-            return f"continue from step {self.step:,}"
-        if self.status == "drift":
-            return f"drift: {identity.drift_text(self.differences)}"
-        if self.status == "new" and self.run is not None and self.run.reason:
-            return f"again: {self.run.reason}"
-        return self.status
+    def newest(self, at_most: int) -> int:
+        """The newest checkpoint of this step or an earlier one; 0 where there is none."""
+        return max((step for step in self.steps if step <= at_most), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,17 +131,40 @@ def refuse_drift(plan: GridPlan, state: GridState) -> None:
     for text, names in shown.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         lines.append(f"  {names[0]}{more}: {text}")
-    if any(each.field.startswith("trunk.data") for standing in drifted.values() for each in standing.differences):
-        lines.append(f"  {_interpreters(drifted.values())}")
+    note = interpreter_note(plan, state)
+    if note:
+        lines.append(f"  {note}")
     lines.append("Nothing was changed. Undo the change, or give the file another name:, or run with --rerun")
     lines.append("(--rerun trains these points again and tags the old runs as superseded; nothing is deleted).")
     raise Drift("\n".join(lines))
 
 
-def _interpreters(drifted: Iterable[Standing]) -> str:
-    """The embedded corpus is the interpreter's own library, so another interpreter is other data."""
-    trained = sorted({standing.run.tags.get("python", "unknown") for standing in drifted if standing.run is not None})
-    return f"(the embedded corpus is Python's own library: trained under Python {', '.join(trained)}, this is {PYTHON})"
+def interpreter_note(plan: GridPlan, state: GridState) -> str:
+    """Where finished points drifted because the embedded corpus is another: the interpreters' versions; or nothing.
+
+    The embedded corpus is the interpreter's own library, so another interpreter is other data.
+    """
+    trained = {
+        run.tags.get("python", "unknown")
+        for point in plan.points
+        if (run := state.points[point.name].run) is not None
+        if _embedded_differs(plan, point, state.points[point.name])
+    }
+    if not trained:
+        return ""
+    versions = ", ".join(sorted(trained))
+    return f"The embedded corpus is Python's own library: these points saw that of Python {versions}, this is {PYTHON}"
+
+
+def _embedded_differs(plan: GridPlan, point: PointPlan, standing: Standing) -> bool:
+    declaration = plan.trunk_of(point).data.declaration
+    for each in standing.differences:
+        match = _SOURCE_HASH.fullmatch(each.field)
+        if match:
+            part = declaration["heldout"] if match[1] is None else declaration["mixture"][int(match[1])]
+            if part["source"]["kind"] == "embedded":
+                return True
+    return False
 
 
 def refuse_lost_models(plan: GridPlan, state: GridState, store: Store) -> None:
@@ -205,21 +228,6 @@ def blocked_by(plan: GridPlan, state: GridState, trunk: TrunkPlan, evaluation: E
     return ""
 
 
-def version_warnings(state: GridState) -> list[str]:
-    """Finished points that another version of the code made: said, never a reason to train again."""
-    now = code_version()
-    others: dict[str, int] = {}
-    for standing in state.points.values():
-        if standing.status != "done" or standing.run is None:
-            continue
-        tags = standing.run.tags
-        commit = tags.get("commit", "")
-        if tags.get("version") != now.package or commit != now.commit:
-            name = f"{tags.get('version', 'unknown')}{f' ({commit[:10]})' if commit else ''}"
-            others[name] = others.get(name, 0) + 1
-    return [f"{count} finished points were made by gridlaw {name}; this is {now}" for name, count in others.items()]
-
-
 def _with_fingerprint(runs: Iterable[RunRecord], fingerprint: str) -> list[RunRecord]:
     return [run for run in runs if run.fingerprint == fingerprint]
 
@@ -228,9 +236,9 @@ def _trunk(trunk: TrunkPlan, runs: list[RunRecord], store: Store) -> Standing:
     own = _with_fingerprint(runs, trunk.fingerprint)
     if not own:
         return Standing(status="new")
-    step = max((step for step, _ in checkpoint_files.checkpoints(attempt_folder(store, own[0].run_id))), default=0)
-    complete = step >= max(trunk.branch_steps, default=0)
-    return Standing(status="done" if complete and own[0].finished else "continue", run=own[0], step=step)
+    steps = _steps(own[0], store)
+    complete = max(steps, default=0) >= max(trunk.branch_steps, default=0)
+    return Standing(status="done" if complete and own[0].finished else "continue", run=own[0], steps=steps)
 
 
 def _point(point: PointPlan, runs: list[RunRecord], ledger: Ledger | None, store: Store) -> Standing:
@@ -243,9 +251,13 @@ def _point(point: PointPlan, runs: list[RunRecord], ledger: Ledger | None, store
         old = (ledger.identity(others[0].run_id) if ledger else None) or {}
         return Standing(status="drift", run=others[0], differences=tuple(identity.differences(old, point.identity)))
     if own:
-        step = max((s for s, _ in checkpoint_files.checkpoints(attempt_folder(store, own[0].run_id))), default=0)
-        return Standing(status="continue" if step else "new", run=own[0], step=step)
+        steps = _steps(own[0], store)
+        return Standing(status="continue" if steps else "new", run=own[0], steps=steps)
     return Standing(status="new")
+
+
+def _steps(run: RunRecord, store: Store) -> tuple[int, ...]:
+    return tuple(step for step, _ in checkpoint_files.checkpoints(attempt_folder(store, run.run_id)))
 
 
 def _evaluation(

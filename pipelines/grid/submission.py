@@ -17,13 +17,14 @@ from typing import Any
 from gridlaw.pipelines.grid.collect import collect, hardware_text
 from gridlaw.pipelines.grid.driver import Capacity, Driver, Problem
 from gridlaw.pipelines.grid.laws import LawBook
+from gridlaw.pipelines.grid.notices import notices
+from gridlaw.pipelines.grid.places import Places
 from gridlaw.pipelines.grid.records import Records
 from gridlaw.pipelines.grid.state import (
     GridState,
     read_state,
     refuse_drift,
     refuse_lost_models,
-    version_warnings,
 )
 from gridlaw.pipelines.grid.tasks import TaskBuilder
 from gridlaw.pipelines.plan import GridPlan
@@ -97,6 +98,8 @@ def run_grid(plan: GridPlan, *, rerun: bool = False, watcher: Watcher) -> Ended:
     state = read_state(plan, ledger, store)
     if not rerun:
         refuse_drift(plan, state)
+    for notice in notices(plan, state):
+        watcher.say(f"warning: {notice}")
     if ledger is not None and not missing(plan, state):
         _tidy(plan, ledger, store)
         return Ended(
@@ -107,8 +110,6 @@ def run_grid(plan: GridPlan, *, rerun: bool = False, watcher: Watcher) -> Ended:
             report=report_path(store, plan),
         )
     refuse_lost_models(plan, state, store)
-    for warning in version_warnings(state):
-        watcher.say(f"warning: {warning}")
     accelerator = _check_machine(plan)
     store = place.store(create=True)
     with StopRequests() as stop, Lease.acquire(store, plan.spec.name) as lease:
@@ -182,10 +183,15 @@ def _submit(
             accelerator=accelerator,
             stop_file=str(Path(store.address) / "stops" / records.parent_id),
         )
-        ray = cluster.result()
-        stop.install()
-        driver = _driver(plan, records, store, tasks, ray, lease, stop, accelerator, watcher)
-        reason = driver.run()
+        try:
+            ray = cluster.result()
+            stop.install()
+            driver = _driver(plan, records, store, tasks, ray, lease, stop, accelerator, watcher)
+            reason = driver.run()
+        except Exception as error:
+            if not lease.lost.is_set():
+                records.give_up(f"the driver ended: {error}")
+            raise
     finally:
         cluster.shutdown()
     records.pump.close()
@@ -247,21 +253,23 @@ def _driver(
         records=records,
         store=store,
         tasks=tasks,
-        executor=RayExecutor(),
+        executor=RayExecutor(store.address),
         capacity=Capacity(num_devices=capacity, unit=unit, max_parallel=plan.spec.run.max_parallel),
         should_stop=should_stop,
+        lost=lease.lost.is_set,
         tick=_with_description(plan, records, watcher.tick),
         say=watcher.say,
     )
 
 
 def _with_description(plan: GridPlan, records: Records, tick: Callable[[Driver], None]) -> Callable[[Driver], None]:
-    """Keep the parent run's description current, now and then."""
-    last = 0.0
+    """Keep the ledger current for people: the parent run's description, and where each run is."""
+    last, places = 0.0, Places()
 
     def each(driver: Driver) -> None:
         nonlocal last
         tick(driver)
+        places.tick(driver)
         if time.monotonic() - last >= DESCRIBE_EVERY_SECONDS:
             last = time.monotonic()
             records.ledger.describe(records.parent_id, progress_text(plan, driver))
@@ -271,8 +279,7 @@ def _with_description(plan: GridPlan, records: Records, tick: Callable[[Driver],
 
 def progress_text(plan: GridPlan, driver: Driver) -> str:
     """The parent run's description while the grid runs."""
-    left = {node.key[1] for node in driver.graph.nodes.values() if node.kind == "decay" and node.state != "done"}
-    lines = [f"**{plan.spec.name}**: {len(plan.points) - len(left)} of {len(plan.points)} points trained."]
+    lines = [f"**{plan.spec.name}**: {driver.num_trained()} of {len(plan.points)} points trained."]
     running = [" ".join(map(str, node.key[:2])) for node in driver.graph.running()]
     if running:
         lines.append("Running: " + ", ".join(running) + ".")
@@ -297,8 +304,11 @@ def _end(
     if lease.lost.is_set():
         raise Surroundings(f"{reason}. What was saved is kept; see who runs it with: gridlaw status {plan.spec.name}")
     if reason:
-        ledger.stop_run(parent, reason)
-        done = read_state(plan, ledger, store).num_done()
+        try:
+            ledger.stop_run(parent, reason)
+            done = read_state(plan, ledger, store).num_done()
+        except Surroundings:  # the driver has said so already, and the next submission ends this run
+            done = driver.num_trained()
         code = {int(signal.SIGINT): 130, int(signal.SIGTERM): 143}.get(signum, 3)
         return Ended(exit_code=code, num_points=len(plan.points), num_done=done, problems=problems, stopped=reason)
     ledger.end_stale_runs(keep=[parent])  # runs whose opening was cut off by an outage

@@ -296,6 +296,17 @@ class Ledger:
         """Set tags (without prefix) on a run, in one call."""
         self._log(run_id, raw_tags=prefixed(tags))
 
+    def note_tags(self, run_id: str, tags: Mapping[str, Any]) -> bool:
+        """Set tags that are only for people to read; best effort without waiting, False if the server is away."""
+        patience, self.tracking.patience_seconds = self.tracking.patience_seconds, 0.0
+        try:
+            self.set_tags(run_id, tags)
+        except Surroundings:
+            return False
+        finally:
+            self.tracking.patience_seconds = patience
+        return True
+
     def supersede(self, run_id: str, *, reason: str = "--rerun") -> None:
         """Set a finished run aside: it stays readable and counts no more."""
         self.set_tags(run_id, {"superseded": f"{reason} {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}"})

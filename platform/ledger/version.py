@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +17,13 @@ class CodeVersion:
     package: str
     commit: str = ""
     dirty: bool = False
+
+    @staticmethod
+    def of_tags(tags: Mapping[str, str]) -> CodeVersion:
+        """Of the code that made a run, from its tags."""
+        return CodeVersion(
+            package=tags.get("version", "unknown"), commit=tags.get("commit", ""), dirty=tags.get("dirty") == "true"
+        )
 
     def tags(self) -> dict[str, str]:
         """As tags of a run; MLflow's own git tag makes its page show the commit."""

@@ -26,6 +26,9 @@ from pathlib import Path
 from gridlaw.platform.errors import BadInput, Surroundings
 
 TEMPORARY_PREFIX = ".part-"
+MARKER = ".gridlaw-store"
+"""A file in every store's root. Without it a folder is not the store, even if it is there: an unmounted disk leaves an
+empty folder behind, and work must not start anew in it."""
 _LOCK_SUFFIX = ".lock"
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -52,12 +55,15 @@ class LocalStore:
 
     def __init__(self, root: str | Path, *, create: bool = True) -> None:
         self.root = Path(root).expanduser().absolute()
-        self._was_there = create
+        _refuse_file(self.root)
+        self._was_there, self._marked = create, False
         if create:
             with self._explained("make", self.root):
                 self.root.mkdir(parents=True, exist_ok=True)
             self.check_writable()
-        self._was_there = self.root.is_dir()
+            if is_gone(self.root):
+                self.create(MARKER, b"A store of gridlaw. Without this file the store counts as gone.\n")
+        self._was_there, self._marked = self.root.is_dir(), (self.root / MARKER).exists()
 
     @property
     def address(self) -> str:
@@ -154,7 +160,7 @@ class LocalStore:
         names = []
         for folder, _, files in os.walk(start):
             for file in files:
-                if not file.startswith(TEMPORARY_PREFIX) and not file.endswith(_LOCK_SUFFIX):
+                if not file.startswith((TEMPORARY_PREFIX, MARKER)) and not file.endswith(_LOCK_SUFFIX):
                     names.append((Path(folder) / file).relative_to(self.root).as_posix())
         return sorted(names)
 
@@ -216,11 +222,8 @@ class LocalStore:
 
     def _require_root(self) -> None:
         """A store that vanished must not be made again, empty, by the next write: a mount may be missing."""
-        if not self.root.is_dir():
-            raise Surroundings(
-                f"the store {self.root} is gone (its folder was removed, or a mount is missing). "
-                "Bring it back, then run again: what is done stays done"
-            )
+        if not self.root.is_dir() or (self._marked and is_gone(self.root)):
+            raise Surroundings(gone_message(self.root))
 
     def _now(self, folder: Path) -> float:
         """The clock that stamps this folder's files; on a full disk, this host's."""
@@ -257,6 +260,27 @@ class LocalStore:
             raise
         except OSError as error:
             raise explain(error, f"cannot {verb} {path}") from error
+
+
+def is_gone(address: str | Path) -> bool:
+    """Whether a store that was opened for writing before is not there any more; False for what is no folder."""
+    return "://" not in str(address) and not (Path(address) / MARKER).exists()
+
+
+def gone_message(root: str | Path) -> str:
+    """What to tell of a store that vanished."""
+    return (
+        f"the store {root} is gone (its folder was removed, or a mount is missing). "
+        "Bring it back, then run again: what is done stays done"
+    )
+
+
+def _refuse_file(root: Path) -> None:
+    """``BadInput`` where the store's folder could never be made, because the path or a part of it is a file."""
+    for path in (root, *root.parents):
+        if os.path.lexists(path) and not os.path.isdir(path):
+            hint = f"{path} is there and is no folder: move it, or name another one"
+            raise BadInput("run.store", seen=str(root), allowed="a folder", hint=hint)
 
 
 def explain(error: OSError, what: str) -> Surroundings:

@@ -71,13 +71,13 @@ class Workplace:
         log = open(self.folder / "run.log", "a")  # noqa: SIM115 - inherited by the process
         return subprocess.Popen(command, cwd=self.folder, env=self.environment(), stdout=log, stderr=log, text=True)
 
-    def gridlaw(self, *arguments: str, timeout: float = 240) -> Result:
+    def gridlaw(self, *arguments: str, timeout: float = 600) -> Result:
         command = [sys.executable, "-m", "gridlaw.pipelines.cli.main", *arguments]
         return subprocess.run(
             command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=timeout
         )
 
-    def run(self, *arguments: str, timeout: float = 240) -> Result:
+    def run(self, *arguments: str, timeout: float = 600) -> Result:
         return self.gridlaw("run", "grid.yaml", *arguments, timeout=timeout)
 
     def plan(self) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)
+
 
 def faulty(name: str, **settings: Any) -> dict[str, Any]:
     return {"name": name, "pattern": [{"mixer": "faulty", **settings}]}

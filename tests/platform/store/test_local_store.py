@@ -14,7 +14,7 @@ import pytest
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.store.base import Store, attempt_name, data_name, experiment_name
 from gridlaw.platform.store.lease import look
-from gridlaw.platform.store.local import TEMPORARY_PREFIX, LocalStore, open_store
+from gridlaw.platform.store.local import MARKER, TEMPORARY_PREFIX, LocalStore, is_gone, open_store
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -198,6 +198,32 @@ def test_a_vanished_store_is_not_made_again(store: LocalStore) -> None:
     assert not store.root.exists()
 
 
+def test_an_empty_folder_where_a_disk_was_mounted_is_not_the_store(small_disk: Path) -> None:
+    """The store is the mount itself: unmounted, its folder is still there."""
+    store = LocalStore(small_disk)
+    store.write_bytes("x", b"1")
+    subprocess.run(["umount", "-l", str(small_disk)], check=True)
+    try:
+        for use in (lambda: store.write_bytes("x", b"2"), lambda: store.read_bytes("x"), lambda: store.folder("y")):
+            with pytest.raises(Surroundings, match="is gone"):
+                use()
+        assert list(small_disk.iterdir()) == []
+    finally:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(small_disk)], check=True)
+
+
+def test_a_store_of_an_earlier_version_is_marked_when_it_is_next_written(store: LocalStore) -> None:
+    store.write_bytes("x", b"1")
+    store.path(MARKER).unlink()
+    reader = LocalStore(store.root, create=False)
+    assert reader.read_bytes("x") == b"1"
+    with pytest.raises(FileNotFoundError):
+        reader.read_bytes("absent")
+    assert is_gone(store.root)
+    LocalStore(store.root)
+    assert not is_gone(store.root)
+
+
 def test_looking_makes_nothing(tmp_path: Path) -> None:
     store = open_store(tmp_path / "absent", create=False)
     assert store.list() == []
@@ -215,5 +241,8 @@ def test_addresses(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="s3://bucket/x"):
         open_store("s3://bucket/x", create=True)
     (tmp_path / "file").touch()
-    with pytest.raises(Surroundings, match="Not a directory"):
-        open_store(tmp_path / "file" / "store", create=True)
+    (tmp_path / "nowhere").symlink_to(tmp_path / "absent")
+    for path in ("file", "file/store", "nowhere"):
+        for create in (True, False):
+            with pytest.raises(BadInput, match="no folder"):
+                open_store(tmp_path / path, create=create)
