@@ -18,6 +18,7 @@ import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -31,6 +32,7 @@ from gridlaw.platform.errors import BadInput, Surroundings
 NAMESPACE = "gridlaw"
 # Tasks hand over paths and small records, never tensors, so the object store can be small.
 _OBJECT_STORE_BYTES = 80 * 2**20
+_START_SECONDS = 180.0
 _WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -210,7 +212,7 @@ def _start_embedded(
 
     try:
         # Ray's worker processes inherit this environment; a runtime_env would cost each new worker a round trip.
-        with _environment(environment), _loopback():
+        with _environment(environment), _loopback(), _patience():
             ray.init(
                 address="local",
                 num_cpus=num_local_cpus() if num_cpus is None else num_cpus,
@@ -334,6 +336,33 @@ def _loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Give Ray's own processes ``_START_SECONDS`` to come up.
+
+    Ray allows 30, a constant in its code, and a machine that is busy with other work takes longer.
+    """
+    from ray._private import services
+
+    ask = services.get_node
+
+    def wait(*arguments: Any, **more: Any) -> Any:
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                return ask(*arguments, **more)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    services.get_node = wait
+    try:
+        yield
+    finally:
+        services.get_node = ask
 
 
 @contextmanager

@@ -435,7 +435,7 @@ class Driver:
         diverged = failure.kind == "diverged"
         name = self.run_name(node)
         if name:
-            self.records.fail(name, failure.reason, diverged=diverged, error=failure.traceback)
+            self.records.fail(name, failure.reason, diverged=diverged, error=failure.traceback, tries=node.attempts)
         blocked = self.graph.fail(node.key, failure.reason)
         self.say(f"{_label(node)} {'diverged' if diverged else 'failed'}: {failure.reason}")
         kind = {"segment": "trunk", "decay": "point", "evaluate": "evaluation", "refit": "law"}.get(node.kind, "data")

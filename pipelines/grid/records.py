@@ -186,10 +186,13 @@ class Records:
                 self.ledger.finish_run(self.run_ids[name])
                 self.opened.discard(name)
 
-    def fail(self, name: str, reason: str, *, diverged: bool, error: str) -> None:
+    def fail(self, name: str, reason: str, *, diverged: bool, error: str, tries: int) -> None:
+        """tries: of this submission; the run counts those of all."""
         if name in self.opened:
             self._flush(name)
-            self.ledger.fail_run(self.run_ids[name], reason, diverged=diverged, error=error)
+            run_id = self.run_ids[name]
+            attempts = int(self.ledger.read_run(run_id).number("attempts") or 1) + tries - 1
+            self.ledger.fail_run(run_id, reason, diverged=diverged, error=error, tags={"attempts": attempts})
             self.opened.discard(name)
 
     def stop_all(self, reason: str) -> None:

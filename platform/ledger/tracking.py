@@ -186,9 +186,7 @@ class Tracking:
     def client(self) -> MlflowClient:
         """MLflow's client, made on first use. A missing sqlite database is refused, not made."""
         if self._client is None:
-            path = sqlite_path(self.uri)
-            if path is not None and not path.exists():
-                raise TrackingRefused(f"the tracking database {path} does not exist; was the store removed?")
+            self._require_database()
             prepare_environment()
             quiet()
             from mlflow.tracking import MlflowClient
@@ -196,6 +194,12 @@ class Tracking:
             # Without a registry of its own the client would look for the default tracking address.
             self._client = MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
         return self._client
+
+    def _require_database(self) -> None:
+        """An sqlite file that vanished is not made again: the next connection would make an empty one."""
+        path = sqlite_path(self.uri)
+        if path is not None and not path.exists():
+            raise TrackingRefused(f"the tracking database {path} does not exist; was the store removed?")
 
     def call(
         self,
@@ -212,6 +216,7 @@ class Tracking:
         patience = self.patience_seconds if patience_seconds is None else patience_seconds
         deadline, pause = time.monotonic() + patience, 0.25
         while True:
+            self._require_database()
             try:
                 return ask(self.client)
             except Surroundings:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from disks import mounted
 from gridlaw.modules.training import checkpoint_files
 from gridlaw.modules.training.fit import fit
 
@@ -16,11 +16,8 @@ from gridlaw.modules.training.fit import fit
 @pytest.fixture
 def small_disk(tmp_path: Path):
     """A tmpfs of 2 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=True)
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted(tmp_path / "disk", "2m") as folder:
+        yield folder
 
 
 @pytest.mark.slow

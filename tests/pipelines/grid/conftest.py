@@ -42,7 +42,12 @@ class Workplace:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.file = folder / "grid.yaml"
+        self.store = folder / "gridlaw-runs"
+        self.tracking_uri = ""
+        """Of the ledger, where it is not in the store."""
         self.plugins: Path | None = None
+        self.prefix: tuple[str, ...] = ()
+        """In front of the command: another host name, fewer rights."""
 
     def write(self, changes: Mapping[str, Any] | None = None) -> None:
         self.file.write_text(yaml.safe_dump(GRID | dict(changes or {})))
@@ -67,12 +72,12 @@ class Workplace:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """``gridlaw run`` in the background; the caller ends it."""
-        command = [sys.executable, "-m", "gridlaw.pipelines.cli.main", "run", "grid.yaml", *arguments]
+        command = [*self.prefix, sys.executable, "-m", "gridlaw.pipelines.cli.main", "run", "grid.yaml", *arguments]
         log = open(self.folder / "run.log", "a")  # noqa: SIM115 - inherited by the process
         return subprocess.Popen(command, cwd=self.folder, env=self.environment(), stdout=log, stderr=log, text=True)
 
     def gridlaw(self, *arguments: str, timeout: float = 600) -> Result:
-        command = [sys.executable, "-m", "gridlaw.pipelines.cli.main", *arguments]
+        command = [*self.prefix, sys.executable, "-m", "gridlaw.pipelines.cli.main", *arguments]
         return subprocess.run(
             command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=timeout
         )
@@ -92,7 +97,7 @@ class Workplace:
         prepare_environment()
         from mlflow.tracking import MlflowClient
 
-        return MlflowClient(tracking_uri=default_tracking_uri(self.folder / "gridlaw-runs"))
+        return MlflowClient(tracking_uri=self.tracking_uri or default_tracking_uri(self.store))
 
     def runs(self, kind: str, *, name: str = "small") -> list[Any]:
         client = self.client()

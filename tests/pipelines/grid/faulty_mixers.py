@@ -6,6 +6,7 @@ Apart from its fault it is full attention, so that a run that survives its fault
 
 from __future__ import annotations
 
+import inspect
 import os
 import resource
 import signal
@@ -20,13 +21,16 @@ from gridlaw.modules.mixers.full.spec import FullSpec
 class FaultySpec(FullSpec):
     """Full attention with a fault.
 
-    fault: raise, nan, kill: at the ``after``-th training forward pass of a process; memory: whenever a forward pass has
-    more than ``after`` windows. mark: a file that is made at the first fault; with it there is no second one.
+    fault: raise, nan, kill: at the ``after``-th forward pass of a process in ``stage``; memory: whenever a training
+    pass has more than ``after`` windows; limit: from the first training pass on the process may take ``after`` MiB more
+    than it has, and no more. stage: training (trunks and branches), decay (branches alone) or evaluate. mark: a file
+    that is made at the first fault; with it there is no second one.
     """
 
     name: ClassVar[str] = "faulty"
     fault: str = "raise"
     after: int = 3
+    stage: str = "training"
     mark: str = ""
 
     def build(self, scale: Any, **more: Any) -> Any:
@@ -39,14 +43,37 @@ class FaultySpec(FullSpec):
 
             def forward(self, x_BTD: Any, ctx: Any) -> Any:
                 y_BTD = super().forward(x_BTD, ctx)
-                if not self.training:
+                if self.training != (spec.stage != "evaluate"):
                     return y_BTD
                 if spec.fault == "memory":
                     return with_little_memory(y_BTD) if x_BTD.shape[0] > spec.after else y_BTD
+                if spec.stage == "decay" and running_stage() != "decay":
+                    return y_BTD
                 Faulty.calls += 1
+                if spec.fault == "limit":
+                    if Faulty.calls == 1:
+                        limit_memory(spec.after)
+                    return y_BTD
                 return fail(spec, y_BTD) if Faulty.calls == spec.after else y_BTD
 
         return Faulty(self, scale)
+
+
+def running_stage() -> str:
+    """The stage function that called us, as it names itself: trunk or decay. A model cannot know; a test may look."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "_train" and "stage" in frame.f_locals:
+            return str(frame.f_locals["stage"])
+        frame = frame.f_back
+    return ""
+
+
+def limit_memory(mebibytes: int) -> None:
+    """A limit on this process, as an administrator sets it: so much more than it has now, and no more."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (used + mebibytes * 2**20, hard))
 
 
 def fail(spec: FaultySpec, y_BTD: Any) -> Any:

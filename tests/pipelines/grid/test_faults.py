@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -26,8 +27,18 @@ def place(new_workplace: Callable[[], Any]) -> Any:
         faulty("killed-once", fault="kill", after=9, mark=str(place.folder / "killed")),
         faulty("killed-always", fault="kill", after=1),
         faulty("little-memory", fault="memory", after=3),
+        faulty("branch-killed", fault="kill", stage="decay", after=7, mark=str(place.folder / "killed in a branch")),
+        faulty("evaluation-killed", fault="kill", stage="evaluate", after=3, mark=str(place.folder / "killed then")),
     ]
-    place.write({"architectures": architectures, "scales": ["n1"], "laws": [], "run": {"checkpoint_every_steps": 2}})
+    place.write(
+        {
+            "architectures": architectures,
+            "scales": ["n1"],
+            "evaluate": [{"loss": {"tokens": 65536}}],  # more than three batches
+            "laws": [],
+            "run": {"checkpoint_every_steps": 2},
+        }
+    )
     place.done = place.run()
     place.points = {run.data.tags["gridlaw.name"]: run for run in place.runs("point")}
     place.trunks = {run.data.tags["gridlaw.architecture"]: run for run in place.runs("trunk")}
@@ -72,6 +83,33 @@ def test_a_killed_worker_is_tried_again_from_its_newest_checkpoint_with_the_same
     trunk = place.trunks["killed-once"]
     repeated = int(trunk.data.tags["gridlaw.executed_steps"]) - int(trunk.data.tags["gridlaw.steps"])
     assert 0 <= repeated <= 2
+
+
+def test_a_worker_killed_in_a_branch_is_tried_again_from_the_branchs_checkpoint(place: Any) -> None:
+    planned = {point["name"]: point for point in place.plan()["points"]}
+    for budget in ("2N", "4N"):
+        name = f"branch-killed/n1/{budget}/seed0"
+        again, plain = place.points[name], place.points[f"full/n1/{budget}/seed0"]
+        assert again.info.status == "FINISHED"
+        assert again.data.metrics["loss"] == plain.data.metrics["loss"]
+        own_steps = planned[name]["steps"] - planned[name]["branches_at_step"]
+        assert own_steps > 7, "shorter than the fault needs"
+        assert 0 <= int(again.data.tags["gridlaw.executed_steps"]) - own_steps <= 2
+    assert place.done.stderr.count("decay branch-killed") == 1, "one branch was tried again, once"
+
+
+def test_a_worker_killed_in_an_evaluation_goes_on_from_the_finished_parts(place: Any) -> None:
+    for budget in ("2N", "4N"):
+        again, plain = (place.points[f"{name}/n1/{budget}/seed0"] for name in ("evaluation-killed", "full"))
+        assert again.data.metrics["loss"] == plain.data.metrics["loss"]
+    runs = {run.data.tags["gridlaw.point"]: run for run in place.runs("evaluation")}
+    assert place.done.stderr.count("evaluate evaluation-killed") == 1, "one evaluation was tried again, once"
+    for name, run in runs.items():
+        if name.startswith("evaluation-killed"):
+            assert run.info.status == "FINISHED"
+            (parts,) = (place.folder / "gridlaw-runs" / "attempts" / run.info.run_id).glob("parts-*.jsonl")
+            done = [json.loads(line)["part"] for line in parts.read_text().splitlines()]
+            assert len(done) == len(set(done)) > 3
 
 
 def test_a_worker_that_always_dies_fails_after_its_last_try(place: Any) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from disks import fill, mounted
 from gridlaw.platform.ledger.journal import Journal
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.sender import JOURNAL_FILE, JournalPump, flush_all, flush_journal, sending
@@ -205,28 +205,18 @@ def test_a_folder_that_cannot_be_written_stops_no_training(run_id: str, tmp_path
 
 
 def test_a_full_disk_delays_rows(ledger: Ledger, run_id: str, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small disk needs root")
-    disk = tmp_path / "small-disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
-    try:
+    with mounted(tmp_path / "small-disk", "1m") as disk:
         journal = quiet(disk, run_id)
         log_steps(journal, 1, 10)
-        filler = disk / "filler"
-        with filler.open("wb", buffering=0) as file:
-            while (disk / JOURNAL_FILE).stat() and os.statvfs(disk).f_bavail:
-                file.write(b"x" * 4096)
+        fill(disk / "filler")
         log_steps(journal, 11, 400)
         rows = [json.loads(line) for line in journal.path.read_bytes().splitlines()]
         assert 10 <= len(rows) < 400, "the disk was not full"
-        filler.unlink()
+        (disk / "filler").unlink()
         log_steps(journal, 401, 410)
         assert journal.close().failure == ""
         assert flush_journal(journal.path, run_id, ledger.tracking).complete
         assert history(ledger, run_id) == expected(410)
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_a_journal_has_one_sender(ledger: Ledger, run_id: str, folder: Path) -> None:

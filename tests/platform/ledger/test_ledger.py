@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from disks import fill, mounted
 from gridlaw.platform.errors import BadInput, InUse, Surroundings
 from gridlaw.platform.ledger import ledger as ledger_module
 from gridlaw.platform.ledger.ledger import Ledger
@@ -286,22 +287,8 @@ def test_a_vanished_database_is_not_made_again(ledger: Ledger, uri: str, tmp_pat
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Path:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small disk needs root")
-    folder = tmp_path / "small-disk"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], check=True)
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(path: Path) -> None:
-    with open(path, "wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"x" * 4096)
-        except OSError:
-            return
+    with mounted(tmp_path / "small-disk", "6m") as folder:
+        yield folder
 
 
 def write_much(ledger: Ledger, run_id: str) -> None:

@@ -7,12 +7,12 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from disks import fill
 from gridlaw.platform.errors import InUse, Surroundings
 from gridlaw.platform.store.lease import Lease, Owner, lease_name, look
 from gridlaw.platform.store.local import LocalStore
@@ -42,13 +42,6 @@ def store(tmp_path: Path) -> LocalStore:
 
 def age(store: LocalStore, seconds: float) -> None:
     os.utime(store.path(lease_name("grid")), (time.time() - seconds,) * 2)
-
-
-def fill(path: Path) -> None:
-    """Take every byte that is left on a disk."""
-    with open(path, "wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(b"x" * 4096)
 
 
 def elsewhere(host: str = "node-b") -> Owner:

@@ -1,0 +1,84 @@
+"""Grids under way in tests: looking at them from outside, killing them, and what has to hold when they have ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+
+def wait_for(condition: Callable[[], Any], what: str, limit_seconds: float = 300) -> Any:
+    """What ``condition`` gives, as soon as that is true."""
+    deadline = time.monotonic() + limit_seconds
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"waited {limit_seconds} s for {what}")
+
+
+def progress(store: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(run id, progress) of everything that has told of its progress."""
+    for path in (store / "attempts").glob("*/progress.json"):
+        try:
+            yield path.parent.name, json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue
+
+
+def newest_step(store: Path) -> int:
+    """The furthest step that any training or evaluation has told of."""
+    return max((each["step"] for _, each in progress(store)), default=0)
+
+
+def wait_for_step(store: Path, step: int, driver: Any) -> None:
+    """Until training is that far; an assertion if the driver ends before."""
+    wait_for(lambda: newest_step(store) > step or driver.poll() is not None, "training to be under way")
+    assert driver.poll() is None, "the grid was over too soon"
+
+
+def kill(driver: Any) -> None:
+    """kill -9 of the driver; its workers end with it (Ray's own agents may take a minute, and write nothing)."""
+    workers = workers_of(driver.pid)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    wait_for(lambda: not any(alive(pid) for pid in workers), "the driver's workers to end")
+
+
+def workers_of(pid: int) -> list[int]:
+    """Process ids of a driver's Ray workers."""
+    import psutil
+
+    children = psutil.Process(pid).children(recursive=True)
+    names = {child.pid: " ".join(child.cmdline()) for child in children}
+    return [pid for pid, name in names.items() if name.startswith("ray::") and "Agent" not in name]
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process, zombies left aside."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def check_nothing_lost_nothing_twice(place: Any, undisturbed: dict[str, float]) -> None:
+    """The same results; no run left running, none twice, and each (metric, step) once."""
+    assert place.losses() == undisturbed
+    client = place.client()
+    runs = [run for kind in ("submission", "trunk", "point", "evaluation", "law") for run in place.runs(kind)]
+    assert not [run.data.tags["gridlaw.name"] for run in runs if run.info.status == "RUNNING"]
+    for kind in ("trunk", "point", "evaluation"):
+        names = [run.data.tags["gridlaw.name"] for run in place.runs(kind)]
+        assert max(Counter(names).values()) == 1
+    for run in [*place.runs("trunk"), *place.runs("point"), *place.runs("evaluation")]:
+        assert run.info.status == "FINISHED"
+        for metric in run.data.metrics:
+            steps = [each.step for each in client.get_metric_history(run.info.run_id, metric)]
+            assert steps and max(Counter(steps).values()) == 1, f"{metric} of {run.data.tags['gridlaw.name']}"
