@@ -37,7 +37,7 @@ from gridlaw.platform.ledger.tracking import default_tracking_uri
 from gridlaw.platform.spec.sections import RunSection
 from gridlaw.platform.store.base import Store, experiment_name
 from gridlaw.platform.store.lease import Lease
-from gridlaw.platform.store.local import open_store
+from gridlaw.platform.store.local import gone_message, is_gone, open_store
 
 DEFAULT_STORE = "gridlaw-runs"
 DESCRIBE_EVERY_SECONDS = 20.0
@@ -109,11 +109,20 @@ def run_grid(plan: GridPlan, *, rerun: bool = False, watcher: Watcher) -> Ended:
             already_done=True,
             report=report_path(store, plan),
         )
+    _refuse_lost_store(ledger, store)
     refuse_lost_models(plan, state, store)
     accelerator = _check_machine(plan)
     store = place.store(create=True)
     with StopRequests() as stop, Lease.acquire(store, plan.spec.name) as lease:
         return _submit(plan, place, store, lease, stop, accelerator=accelerator, rerun=rerun, watcher=watcher)
+
+
+def _refuse_lost_store(ledger: Ledger | None, store: Store) -> None:
+    """``Surroundings`` where the ledger knows of work in a store that is an empty folder now, or none."""
+    if ledger is None or not is_gone(store.address) or store.exists("attempts"):
+        return
+    if any(ledger.find_runs(kind) for kind in ("trunk", "point")):
+        raise Surroundings(f"{gone_message(store.address)}. To begin anew, give this grid another name")
 
 
 def missing(plan: GridPlan, state: GridState) -> bool:
