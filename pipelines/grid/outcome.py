@@ -27,7 +27,13 @@ from gridlaw.platform.store.local import explain
 
 FailureKind = Literal["lost", "memory", "store", "diverged", "exception", "stopped"]
 TRY_AGAIN: frozenset[str] = frozenset({"lost", "memory", "store"})
-_OUT_OF_MEMORY = ("can't allocate memory", "cuda out of memory", "cublas_status_alloc_failed", "cannot allocate memory")
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "bad_alloc",
+    "cuda out of memory",
+    "cublas_status_alloc_failed",
+)
 _STORE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
 

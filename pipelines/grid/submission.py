@@ -311,7 +311,7 @@ def _end(
 
     problems = tuple(driver.problems)
     if lease.lost.is_set():
-        raise Surroundings(f"{reason}. What was saved is kept; see who runs it with: gridlaw status {plan.spec.name}")
+        raise Surroundings(f"{reason}. What was saved is kept; gridlaw status shows who runs it now")
     if reason:
         try:
             ledger.stop_run(parent, reason)

@@ -46,6 +46,7 @@ class Workplace:
         self.tracking_uri = ""
         """Of the ledger, where it is not in the store."""
         self.plugins: Path | None = None
+        self.more_environment: dict[str, str] = {}
         self.prefix: tuple[str, ...] = ()
         """In front of the command: another host name, fewer rights."""
 
@@ -59,7 +60,8 @@ class Workplace:
 
     def environment(self) -> dict[str, str]:
         path = [str(each) for each in (self.plugins, os.environ.get("PYTHONPATH")) if each]
-        return {**os.environ, "OMP_NUM_THREADS": "1", "CI": "true", "PYTHONPATH": os.pathsep.join(path)}
+        own = {"OMP_NUM_THREADS": "1", "CI": "true", "PYTHONPATH": os.pathsep.join(path)}
+        return {**os.environ, **own, **self.more_environment}
 
     def install_faulty_mixer(self) -> None:
         """What ``pip install`` of a package with a mixer leaves behind: a module and its entry point."""
@@ -106,6 +108,11 @@ class Workplace:
             [experiment.experiment_id], f"tags.`gridlaw.kind` = '{kind}'", max_results=1000
         )
         return found
+
+    def snapshot(self) -> dict[str, tuple[int, int]]:
+        """Size and time of every file in the store: equal ones mean that nothing was touched."""
+        files = {path: path.stat() for path in self.store.rglob("*") if path.is_file()}
+        return {str(path): (each.st_size, each.st_mtime_ns) for path, each in files.items()}
 
     def losses(self) -> dict[str, float]:
         """Final metrics of every point, by name."""

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
+import platform
+import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+
+from other_code import OtherCode, other_interpreter
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -139,7 +145,9 @@ def test_tables_over_architectures_lie_beside_the_report_and_are_artifacts(finis
 def test_changed_settings_are_drift_shown_field_by_field_and_touch_nothing(finished: Any) -> None:
     finished.write({"training": {"batch_tokens": 512, "precision": "fp32", "optimizer": {"name": "adamw", "lr": 0.5}}})
     try:
+        before = finished.snapshot()
         done = finished.run()
+        assert finished.snapshot() == before
         shown = finished.plan()
     finally:
         finished.write()
@@ -148,6 +156,82 @@ def test_changed_settings_are_drift_shown_field_by_field_and_touch_nothing(finis
     assert "warmup_steps 4 → 100" in done.stderr
     assert all(point["status"] == "drift" for point in shown["points"])
     assert len(finished.runs("point")) == 8
+
+
+def test_the_plan_says_drift_field_by_field(finished: Any) -> None:
+    training = yaml.safe_load(finished.file.read_text())["training"]
+    finished.write({"training": training | {"optimizer": {"name": "adamw", "lr": 2e-3}}})
+    try:
+        shown = finished.plan()
+        text = finished.gridlaw("plan", "grid.yaml").stdout
+    finally:
+        finished.write()
+    old = finished.runs("trunk")[0].data.params["lr"]
+    actions = {point["action"] for point in shown["points"] if "/a/" in point["name"]}
+    assert actions == {"drift: lr 0.032 → 2e-3, rest_lr 0.16 → 2e-3"}, old
+    assert text.count("drift: lr ") == 8
+
+
+def test_code_of_another_version_is_warned_about_and_never_drift(finished: Any, tmp_path: Path) -> None:
+    other = OtherCode(tmp_path)
+    other.install_as("9.9")
+    other.edit("pipelines/plan.py", "TRAINING_FACTOR = 3\n", "TRAINING_FACTOR = 3  # still\n")
+    finished.plugins = other.path
+    try:
+        planned, done = finished.gridlaw("plan", "grid.yaml"), finished.run()
+    finally:
+        finished.plugins = None
+    expected = re.compile(
+        rf"warning: 8 finished points were made by gridlaw \S+( \([0-9a-f]{{10}}(, changed)?\))? on Python [\d.]+; "
+        rf"this is gridlaw 9\.9 \({other.commit[:10]}, changed\) on Python [\d.]+\n"
+    )
+    for each in (planned, done):
+        assert each.returncode == 0, each.stderr
+        assert expected.search(each.stderr), each.stderr
+    assert "8 points already done" in done.stdout
+    assert "warning" not in finished.gridlaw("plan", "grid.yaml").stderr
+
+
+def test_a_field_added_with_a_default_leaves_old_ledgers_valid(finished: Any, tmp_path: Path) -> None:
+    """A later version of the code has another setting of training; with its legacy value nothing is trained again."""
+    other = OtherCode(tmp_path)
+    other.edit(
+        "modules/training/settings.py", "    clip: float = 1.0\n", "    clip: float = 1.0\n    z_loss: float = 0.0\n"
+    )
+    finished.plugins = other.path
+    try:
+        drifted = finished.plan()
+        with open(tmp_path / "platform/identity.py", "a") as file:
+            file.write('LEGACY["trunk.training.z_loss"] = 0.0  # type: ignore[index]\n')
+        shown, done = finished.plan(), finished.run()
+    finally:
+        finished.plugins = None
+    assert {point["action"] for point in drifted["points"]} == {"drift: z_loss absent → 0"}
+    assert {point["action"] for point in shown["points"]} == {"done"}
+    assert shown["laws_to_fit"] == []
+    assert done.returncode == 0 and "8 points already done" in done.stdout
+
+
+def test_another_interpreters_embedded_corpus_is_drift_that_names_both_versions(finished: Any, tmp_path: Path) -> None:
+    first = finished.runs("point")[0].info.run_id
+    finished.client().set_tag(first, "gridlaw.python", "3.10.4")  # as if that one had been trained there
+    before = finished.snapshot()
+    finished.more_environment = other_interpreter(tmp_path)
+    try:
+        done, planned = finished.run(), finished.gridlaw("plan", "grid.yaml")
+    finally:
+        finished.more_environment = {}
+        finished.client().set_tag(first, "gridlaw.python", platform.python_version())
+    note = (
+        "The embedded corpus is Python's own library: these points saw that of Python "
+        f"3.10.4, {platform.python_version()}, this is {platform.python_version()}"
+    )
+    assert done.returncode == 2
+    assert "mixture[0].source.sha256" in done.stderr and "--rerun" in done.stderr and note in done.stderr
+    assert planned.returncode == 0
+    assert note in planned.stderr
+    assert planned.stdout.count("drift: mixture[0].source.sha256") == 8
+    assert finished.snapshot() == before
 
 
 def test_a_grid_in_the_ledger_is_fitted_and_what_to_run_next_suggested(finished: Any) -> None:

@@ -1,0 +1,129 @@
+"""Two drivers of one experiment: on one store under two hosts' names, and a driver that loses its lease."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gridlaw.platform.store.lease import Owner, lease_name
+from running import alive, check_nothing_lost_nothing_twice, kill, wait_for, wait_for_step, workers_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+GRID: dict[str, Any] = {
+    "architectures": ["full"],
+    "scales": ["n1"],
+    "budgets": ["40N", "80N"],
+    "laws": [],
+    "run": {"checkpoint_every_steps": 20},
+}
+ELSEWHERE = ("unshare", "--uts", "sh", "-c", 'hostname node-b && exec "$@"', "sh")
+"""In front of a command: another host's name, as on a second machine with the same store mounted."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(new_workplace: Callable[[], Any]) -> dict[str, float]:
+    place = new_workplace()
+    place.write(GRID)
+    done = place.run(timeout=1500)
+    assert done.returncode == 0, done.stderr
+    losses: dict[str, float] = place.losses()
+    return losses
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another host's name needs root")
+def test_a_driver_on_another_host_is_respected_while_it_lives_and_followed_when_it_is_dead(
+    new_workplace: Callable[[], Any], undisturbed: dict[str, float]
+) -> None:
+    place = new_workplace()
+    place.write(GRID)
+    place.prefix = ELSEWHERE
+    driver = place.start("--plain")
+    wait_for_step(place.store, 30, driver)
+    place.prefix = ()
+    second = place.run()
+    assert second.returncode == 2, second.stderr
+    assert re.search(rf"is being run by pid {driver.pid} on node-b, since .* another name", second.stderr)
+
+    def where() -> str:
+        """Where the trunk is under way, by the ledger; told once it has been so for some seconds."""
+        shown = json.loads(place.gridlaw("status", "grid.yaml", "--json").stdout)
+        assert f"pid {driver.pid} on node-b" in shown["driver"]
+        (trunk,) = shown["trunks"]
+        assert trunk["state"] == "running"
+        return str(trunk["where"])
+
+    place_of_trunk = wait_for(where, "the ledger to say where the trunk runs")
+    assert re.fullmatch(r"node-b \(pid \d+\)", place_of_trunk)
+    text = place.gridlaw("status", "grid.yaml").stdout
+    assert f"on {place_of_trunk}" in text and "2 left" in text
+    kill(driver)
+    killed_at = time.monotonic()
+    refused = place.run()  # from here nobody can know that a process there is dead, before its lease is old
+    if time.monotonic() - killed_at < 45:
+        assert refused.returncode == 2 and "last sign of life" in refused.stderr
+    time.sleep(max(0.0, 75 - (time.monotonic() - killed_at)))
+    done = place.run("--plain", timeout=1500)
+    assert done.returncode == 0, done.stderr
+    check_nothing_lost_nothing_twice(place, undisturbed)
+
+
+def test_a_driver_that_loses_its_lease_stops_and_writes_nothing_more(
+    new_workplace: Callable[[], Any], undisturbed: dict[str, float]
+) -> None:
+    """As after a sleep of an hour: another host's driver has taken the lease over, and the runs with it."""
+    place = new_workplace()
+    place.write(GRID)
+    driver = place.start("--plain")
+    wait_for_step(place.store, 30, driver)
+    workers = workers_of(driver.pid)
+    heir = replace(Owner.this_process("small"), host="node-b", machine="node-b boot", pid=4242)
+    lease = place.store / lease_name("small")
+    lease.write_bytes(heir.encode())
+    assert driver.wait(timeout=300) == 3
+    told = (place.folder / "run.log").read_text()
+    assert "taken over by pid 4242 on node-b" in told and "Traceback" not in told
+    assert not any(alive(pid) for pid in workers)
+    statuses = {
+        run.data.tags["gridlaw.kind"]: run.info.status for kind in ("submission", "trunk") for run in place.runs(kind)
+    }
+    assert statuses == {"submission": "RUNNING", "trunk": "RUNNING"}, "they are the heir's to end"
+    assert lease.read_bytes() == heir.encode()
+    os.utime(lease)
+    refused = place.run()
+    assert refused.returncode == 2 and "pid 4242 on node-b" in refused.stderr
+    lease.unlink()  # the heir has ended
+    done = place.run("--plain", timeout=1500)
+    assert done.returncode == 0, done.stderr
+    check_nothing_lost_nothing_twice(place, undisturbed)
+
+
+def test_a_paused_driver_is_followed_and_ends_when_it_wakes(
+    new_workplace: Callable[[], Any], undisturbed: dict[str, float]
+) -> None:
+    """SIGSTOP of a driver under another host's name; its workers go on until it wakes and ends them."""
+    place = new_workplace()
+    place.write(GRID)
+    place.prefix = ELSEWHERE
+    driver = place.start("--plain")
+    wait_for_step(place.store, 30, driver)
+    workers = workers_of(driver.pid)
+    for pid in (driver.pid, *workers):
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(65)
+    place.prefix = ()
+    second = place.start("--plain")
+    wait_for(lambda: f'"pid": {second.pid}' in (place.store / lease_name("small")).read_text(), "the heir to take over")
+    for pid in (driver.pid, *workers):
+        os.kill(pid, signal.SIGCONT)
+    assert driver.wait(timeout=300) == 3
+    assert second.wait(timeout=1500) == 0, (place.folder / "run.log").read_text()[-3000:]
+    check_nothing_lost_nothing_twice(place, undisturbed)
