@@ -76,6 +76,7 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_addresses() -> None:
+    """kuberay #1687: the Ray Client is refused, submission is the way."""
     for wrong in ("http://head:8265", "ray://head:10001", "head", "head:x", ""):
         with pytest.raises(BadInput, match="HOST:PORT of a Ray head"):
             start_cluster(wrong)

@@ -374,6 +374,7 @@ def point_fingerprints(spec: GridSpec) -> dict[str, str]:
 
 
 def test_name_run_order_formatting_and_other_parts_of_a_file_change_no_fingerprint() -> None:
+    """marin #473 #4204 #5216."""
     one, two = (
         point_fingerprints(parse_grid(text, source="g", base_folder=Path(folder)))
         for text, folder in ((GRID, "/a"), (SAME_GRID, "/b"))

@@ -225,6 +225,7 @@ def test_wrong_contexts(context: object, tmp_path: Path) -> None:
 
 
 def test_ids_beyond_the_vocabulary_are_refused() -> None:
+    """open_lm PR #77."""
     from gridlaw.modules.data.tokenizers import BytesTokenizer
 
     class Broken(BytesTokenizer):

@@ -86,6 +86,7 @@ def test_hugging_face_folder_says_its_end_token(bpe_text: str, tmp_path: Path) -
 
 
 def test_widths_follow_the_vocabulary() -> None:
+    """open_lm PR #77: token ids wrap in uint16."""
     assert [token_dtype(size).itemsize for size in (1, 256, 257, 65_536, 65_537, 2**32)] == [1, 1, 2, 2, 4, 4]
     with pytest.raises(BadSetting, match="what 32-bit ids hold"):
         token_dtype(2**32 + 1)

@@ -88,7 +88,14 @@ def test_definition_by_hand() -> None:
         assert torch.allclose(out[0, t, 0], expected)
 
 
+@pytest.mark.parametrize("head_dim", [4, 12, 46])
+def test_head_dims_that_are_no_multiple_of_8_or_below_16(head_dim: int) -> None:
+    """fla #22 flash-attention #1347 mamba #345."""
+    test_kernel_is_the_definition_forward_and_backward({"T": 37, "window": 9, "head_dim": head_dim})
+
+
 def test_window_counts_the_current_token() -> None:
+    """transformers #39408 flash-attention #1133: a window of w tokens is w tokens, the current one included."""
     places = torch.arange(6)
     mask = visible_mask(Visibility(window=3), places, places)
     assert mask.sum(1).tolist() == [1, 2, 3, 3, 3, 3]

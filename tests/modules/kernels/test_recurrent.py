@@ -148,7 +148,10 @@ def plain_bf16(case: Case, inputs: list[Tensor]) -> Tensor:
 @pytest.mark.parametrize("strength", [0.0, 1e-6, 0.5, 1.0])
 @pytest.mark.parametrize("keys", ["random", "equal", "large"])
 def test_gated_delta_rule_at_extremes(log_gate: float, strength: float, keys: str) -> None:
-    """Gates near 0 and 1, writing strength 0 and 1, one key repeated (powers of L reach 1e14), and large norms."""
+    """fla #111 #99 #389 #537.
+
+    Gates near 0 and 1, writing strength 0 and 1, one key repeated (powers of L reach 1e14), and large norms.
+    """
     torch.manual_seed(0)
     time = 96
     q, v = torch.randn(1, time, 2, 16), torch.randn(1, time, 1, 16)

@@ -15,7 +15,7 @@ from recurrent_forms import assert_close, decay, delta, leaves_of, results, stat
 
 
 def test_adapters_are_our_kernels_in_the_interpreter() -> None:
-    """Grouped states, head dims that are no multiple of 16, lengths that are no multiple of a chunk."""
+    """fla #22 mamba #345. Grouped states, head dims that are no multiple of 16, lengths no multiple of a chunk."""
     named = {case.name: case for case in CASES}
     ran = 0
     for name, time, form, kernel in [

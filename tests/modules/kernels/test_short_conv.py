@@ -13,6 +13,7 @@ from gridlaw.modules.kernels.short_conv import inputs_to_keep, short_conv
 
 @pytest.mark.parametrize("time", [1, 2, 3, 4, 50])
 def test_it_is_a_causal_grouped_convolution(time: int) -> None:
+    """mamba #437: a fallback of the convolution that was not causal."""
     torch.manual_seed(0)
     x = torch.randn(2, time, 6, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)

@@ -76,6 +76,7 @@ def test_nothing_later_than_asked_for_is_taken(tmp_path: Path):
 
 
 def test_pruning_keeps_branch_points_and_the_newest_and_clears_dead_temporary_files(tmp_path: Path):
+    """ray #41362: a checkpoint pruned away that was needed."""
     for step in (10, 20, 30, 40, 50):
         save(tmp_path, step)
     (tmp_path / "step-000000060.ckpt.tmp-dead").write_bytes(b"half")
@@ -116,7 +117,10 @@ for step in range(1, 10**6):
 
 
 def test_a_writer_killed_at_any_moment_leaves_only_whole_checkpoints(tmp_path: Path):
-    """Files are overwritten all the time; after kill -9 each is whole, or is found out as damaged."""
+    """ray #27790: half-written checkpoints.
+
+    Files are overwritten all the time; after kill -9 each is whole, or is found out as damaged.
+    """
     wholes = 0
     for attempt in range(3):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)

@@ -54,6 +54,7 @@ def test_accumulation_gives_the_same_gradients(make_job, micro_batch: int):
 
 
 def test_accumulation_gives_the_same_losses_under_adamw(make_job, read):
+    """Lightning #1476 #831 #19684: a schedule stepped per micro-batch, and max_steps broken by accumulation."""
     training = {"optimizer": {"name": "adamw", "lr": 0.003}}
     losses = []
     for micro_batch in (4, 2, 1):

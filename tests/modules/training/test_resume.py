@@ -57,6 +57,7 @@ def test_a_trunk_in_segments_and_its_decay_equal_one_run_from_scratch(make_job, 
 def test_kill_9_at_random_moments_changes_no_bit_and_repeats_at_most_one_interval_each(
     make_job, start, run, read, precision: str
 ):
+    """Lightning #19764 #18780 #11029: resume repeats data in the middle of an epoch."""
     training = {"precision": precision}
     whole = make_job("whole", training=training, until_step=60, decay_start_step=50, decay_steps=10)
     killed = replace(whole, folder=whole.folder + "-killed")
@@ -167,6 +168,18 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(make_job, read
     assert read.same(whole, decay)
     again = fit(replace(trunk, until_step=25))
     assert (again.resumed_from, len(again.damaged)) == (21, 1)
+
+
+def test_the_newest_whole_checkpoint_wins_over_the_given_one_and_over_the_beginning(make_job, read):
+    """ray #35613: restored from epoch 0, or from the file that was given and not from the newest."""
+    trunk = make_job("trunk", until_step=24)
+    fit(trunk)
+    decay = make_job("decay", start_checkpoint=str(read.checkpoint(trunk, 24)), **DECAY)
+    with pytest.raises(Stopped) as stopped:
+        fit(decay, should_stop=lambda: True)
+    assert stopped.value.step == 25
+    again = fit(decay)
+    assert (again.resumed_from, again.executed_now) == (25, 5)
 
 
 def test_a_branch_without_any_whole_trunk_checkpoint_is_refused(make_job, read):

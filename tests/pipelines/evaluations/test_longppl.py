@@ -246,6 +246,7 @@ def test_from_folders_with_an_own_and_a_foreign_evaluator(
 
 
 def test_no_key_tokens_is_an_outcome(make_run: MakeRun, models: Models, prepared: PreparedData, tmp_path: Path) -> None:
+    """longppl: explicit and counted, never NaN."""
     own = OwnEvaluator(models("full"), BytesTokenizer())
     result = measure(make_run, models("full"), texts_of(prepared, 3), own, alpha=1e6, beta=-2.0, folder=tmp_path)
     assert "longppl" not in result["metrics"]

@@ -53,6 +53,7 @@ def trunk_folder(place: Any) -> Path:
 
 
 def test_what_branches_need_is_kept_and_the_rest_pruned(whole: Any) -> None:
+    """ray #41362: a checkpoint pruned away that was needed."""
     branches = {point["branches_at_step"] for point in whole.plan()["points"]}
     assert len(branches) == 3
     kept = {step for step, _ in checkpoint_files.checkpoints(trunk_folder(whole))}

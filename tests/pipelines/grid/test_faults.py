@@ -120,6 +120,7 @@ def test_a_worker_that_always_dies_fails_after_its_last_try(place: Any) -> None:
 
 
 def test_out_of_memory_is_told_apart_and_tried_again_with_a_smaller_micro_batch(place: Any) -> None:
+    """ray #14394 #12208: out of memory takes the node."""
     trunk = place.trunks["little-memory"]
     assert trunk.info.status == "FINISHED", place.done.stderr
     assert int(trunk.data.tags["gridlaw.micro_batch"]) == 2

@@ -143,6 +143,7 @@ def test_tables_over_architectures_lie_beside_the_report_and_are_artifacts(finis
 
 
 def test_changed_settings_are_drift_shown_field_by_field_and_touch_nothing(finished: Any) -> None:
+    """marin #473 #4204 #5216: nobody knows what is hashed; innocent edits retrain everything."""
     finished.write({"training": {"batch_tokens": 512, "precision": "fp32", "optimizer": {"name": "adamw", "lr": 0.5}}})
     try:
         before = finished.snapshot()

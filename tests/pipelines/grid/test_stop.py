@@ -64,6 +64,7 @@ def test_a_stopped_grid_saves_within_ten_seconds_and_goes_on(
 def test_a_killed_driver_is_followed_by_one_that_does_only_what_is_missing(
     new_workplace: Callable[[], Any], undisturbed: dict[str, float]
 ) -> None:
+    """Lightning #10397 #12291, ray #32239: nothing is left RUNNING, and work is on durable storage."""
     place = new_workplace()
     place.write(LONGER)
     driver = place.start()

@@ -66,6 +66,7 @@ def check_complete(place: Any, server: Server) -> None:
 
 
 def test_a_server_away_for_a_minute_delays_and_loses_nothing(server: Server, new_workplace: Callable[[], Any]) -> None:
+    """Lightning #12833: a tracking outage kills training."""
     place = new_workplace()
     place.write(GRID | {"run": {"tracking_uri": server.uri}})
     driver = place.start("--plain")

@@ -54,6 +54,7 @@ def test_reproduces_the_global_optimum_on_the_released_points(table: pd.DataFram
 
 
 def test_chinchilla_bounds_hit_are_reported(table: pd.DataFrame) -> None:
+    """Chinchilla replication: bounds hit unseen."""
     law = _fit(table[table.scale != "S4"], bounds={"alpha": (0.2, 0.3)})
     assert law.alpha == pytest.approx(0.3, abs=1e-12)
     assert law.beta == pytest.approx(0.2665, abs=5e-5)
@@ -63,6 +64,7 @@ def test_chinchilla_bounds_hit_are_reported(table: pd.DataFrame) -> None:
 
 
 def test_fit_stopped_early_is_said_and_constants_keep_full_precision(table: pd.DataFrame) -> None:
+    """Chinchilla replication: stopped early unsaid, constants rounded."""
     law = _fit(table[table.scale != "S4"])
     problem, _ = law_problem(law)
     stopped = solve(
@@ -169,6 +171,7 @@ def test_single_term_forms_are_power_laws() -> None:
 
 
 def test_objective_is_summed_not_averaged() -> None:
+    """Chinchilla replication: an averaged loss."""
     n, d, y = _grid(0.01)
     law = fit_law(n, d, y, intervals="none")
     residual = np.abs(np.log(y) - np.log(law.predict(n, d)))
