@@ -18,7 +18,6 @@ import os
 import re
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -32,7 +31,7 @@ from gridlaw.platform.errors import BadInput, Surroundings
 NAMESPACE = "gridlaw"
 # Tasks hand over paths and small records, never tensors, so the object store can be small.
 _OBJECT_STORE_BYTES = 80 * 2**20
-_START_SECONDS = 180.0
+_STARTS = 3
 _WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -170,14 +169,17 @@ def start_cluster(
     return Cluster(embedded=False, address=address)
 
 
+class TooSlow(Surroundings):
+    """Ray's own processes did not come up in the time that Ray gives them, as on a machine that is busy otherwise."""
+
+
 class StartingCluster:
     """A cluster that starts in the background. Made by ``begin_cluster``."""
 
     def __init__(self, start: Callable[[], Cluster]) -> None:
         self._future: Future[Cluster] = Future()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(start,), name="gridlaw-ray", daemon=True)
-        self._thread.start()
+        self._begin(start, _STARTS)
 
     def result(self) -> Cluster:
         """Wait for the cluster; raises what ``start_cluster`` raises."""
@@ -190,9 +192,19 @@ class StartingCluster:
         self._over.set()
         self._thread.join(timeout=10)
 
-    def _run(self, start: Callable[[], Cluster]) -> None:
+    def _begin(self, start: Callable[[], Cluster], tries: int) -> None:
+        self._thread = threading.Thread(target=self._run, args=(start, tries), name="gridlaw-ray", daemon=True)
+        self._thread.start()
+
+    def _run(self, start: Callable[[], Cluster], tries: int) -> None:
         try:
             cluster = start()
+        except TooSlow as error:
+            if tries > 1:
+                self._begin(start, tries - 1)  # in a thread of its own: what this one started ends with this one
+            else:
+                self._future.set_exception(error)
+            return
         except BaseException as error:
             self._future.set_exception(error)
             return
@@ -212,7 +224,7 @@ def _start_embedded(
 
     try:
         # Ray's worker processes inherit this environment; a runtime_env would cost each new worker a round trip.
-        with _environment(environment), _loopback(), _patience():
+        with _environment(environment), _loopback():
             ray.init(
                 address="local",
                 num_cpus=num_local_cpus() if num_cpus is None else num_cpus,
@@ -224,8 +236,9 @@ def _start_embedded(
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-    except Exception as error:  # a bare one where its processes are slow to come up, on an overloaded machine
-        raise Surroundings(
+    except Exception as error:
+        slow = type(error) is Exception  # so Ray tells that its processes were not there after some seconds
+        raise (TooSlow if slow else Surroundings)(
             f"Ray did not start on this machine: {_first_line(error)}. Its logs are in /tmp/ray/session_latest/logs; "
             "often /tmp or /dev/shm is full, or the machine is overloaded"
         ) from error
@@ -336,33 +349,6 @@ def _loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextmanager
-def _patience() -> Iterator[None]:
-    """Give Ray's own processes ``_START_SECONDS`` to come up.
-
-    Ray allows 30, a constant in its code, and a machine that is busy with other work takes longer.
-    """
-    from ray._private import services
-
-    ask = services.get_node
-
-    def wait(*arguments: Any, **more: Any) -> Any:
-        deadline = time.monotonic() + _START_SECONDS
-        while True:
-            try:
-                return ask(*arguments, **more)
-            except RuntimeError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-
-    services.get_node = wait
-    try:
-        yield
-    finally:
-        services.get_node = ask
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,8 @@ from gridlaw.platform.cluster import (
     Cluster,
     Node,
     Request,
+    StartingCluster,
+    TooSlow,
     begin_cluster,
     check_requests,
     local_node,
@@ -93,6 +96,27 @@ def test_a_failed_start_is_told_where_it_is_awaited() -> None:
     with pytest.raises(Surroundings, match="no Ray cluster answers"):
         starting.result()
     starting.shutdown()
+
+
+def test_a_ray_that_is_slow_to_come_up_is_started_again_a_few_times() -> None:
+    """Each time in a thread of its own, with which the processes of the attempt before end."""
+    threads: list[threading.Thread] = []
+
+    def start(num_failures: int) -> Cluster:
+        threads.append(threading.current_thread())
+        if len(threads) <= num_failures:
+            raise TooSlow("its processes were not there in time")
+        return Cluster(embedded=True, address="127.0.0.1:1")
+
+    starting = StartingCluster(lambda: start(2))
+    assert starting.result().address == "127.0.0.1:1"
+    assert len(set(threads)) == 3
+    assert [thread.is_alive() for thread in threads] == [False, False, True]
+    starting.shutdown()
+    threads.clear()
+    with pytest.raises(Surroundings, match="not there in time"):
+        StartingCluster(lambda: start(9)).result()
+    assert len(threads) == 3
 
 
 @pytest.fixture(scope="module")
