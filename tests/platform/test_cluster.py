@@ -111,6 +111,8 @@ def test_a_ray_that_is_slow_to_come_up_is_started_again_a_few_times() -> None:
     starting = StartingCluster(lambda: start(2))
     assert starting.result().address == "127.0.0.1:1"
     assert len(set(threads)) == 3
+    for thread in threads[:2]:
+        thread.join(10)
     assert [thread.is_alive() for thread in threads] == [False, False, True]
     starting.shutdown()
     threads.clear()
