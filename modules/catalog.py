@@ -23,6 +23,7 @@ from gridlaw.modules.mixers.registry import (
     unknown,
 )
 from gridlaw.modules.models.config import ModelConfig
+from gridlaw.modules.models.rope_settings import default_rope_base
 from gridlaw.modules.scale import SCALES, Scale
 
 DEFAULT_SWITCH_WINDOW = 1024  # of swiattn, swa-only, sh-3to1, sh-6to1 and duo without a suffix (arXiv 2603.26380)
@@ -235,11 +236,6 @@ def _with_defaults(name: str, values: dict[str, Any]) -> dict[str, Any]:
     return {**defaults, **values}
 
 
-def default_rope_base(context: int) -> float:
-    """Base of the rotary angles where nothing else is said: 10,000 up to 4,096 tokens of context, else 500,000."""
-    return 10_000.0 if context <= 4096 else 500_000.0
-
-
 def model_config(
     architecture: Architecture,
     scale: Scale,
@@ -360,7 +356,7 @@ def describe(
 
 
 __all__ = [
-    "Architecture", "Description", "LayerCount", "architecture_names", "default_rope_base", "describe",
+    "Architecture", "Description", "LayerCount", "architecture_names", "describe",
     "flops_per_token", "full_num_params", "mixer_class", "model_config", "resolve_architecture", "resolve_scale",
     "scale_names",
 ]  # fmt: skip

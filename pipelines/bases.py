@@ -8,7 +8,7 @@ shapes (``MixerSpec.weight_shapes``), else in the worker that loads them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,15 +42,25 @@ class Base:
     """The weights that a trunk starts from.
 
     label: as people call it. fingerprint: of the point, or of the file's content; the child's identity holds it. point:
-    a point of this grid. folder: weights from outside this grid. transfer: what goes over; None where only the worker
-    can tell.
+    a point of this grid. folder: weights from outside this grid. config: the model that they are of. shapes: theirs, by
+    name, None where only the worker can tell. transfer: what goes over, once ``fitted`` knows the model; else None.
     """
 
     label: str
     fingerprint: str
+    config: ModelConfig
+    shapes: Mapping[str, Shape] | None = field(repr=False)
     point: PointId | None = None
     folder: str | None = None
     transfer: Transfer | None = None
+
+    def fitted(self, point: PointId, model: ModelConfig) -> Base:
+        """With what ``model``, that of ``point``, takes over; ``BadSetting`` if something has another shape."""
+        own = model_shapes(model)
+        if own is None or self.shapes is None:
+            return self
+        where = f"{_field(point)} {self.label} for {point.name}"
+        return replace(self, transfer=transfer_by_name(own, self.shapes, where=where))
 
 
 class Bases:
@@ -60,45 +70,46 @@ class Bases:
         self._spec = spec
         self._experiments: dict[str, OtherExperiment] = {}
 
-    def of(self, point: PointId, model: ModelConfig, earlier: Mapping[str, TrunkPlan]) -> Base | None:
+    def of(self, point: PointId, earlier: Mapping[str, TrunkPlan]) -> Base | None:
         """What ``point`` starts from, or None for a fresh start. earlier: the trunks of earlier stages, by name."""
         source = self._spec.source_of(point.stage)
         if source is None:
             return None
         if source.folder is not None:
-            return self._folder(point, source.folder, model)
+            return self._folder(point, source.folder)
         if source.experiment is not None:
-            return self._other_experiment(point, source, model)
+            return self._other_experiment(point, source)
         parent = self._spec.parent_of(point)
         assert parent is not None, "a source without folder and experiment is a point of this grid"
         trunk = earlier[parent.trunk_name]
         found = next(each for each in trunk.points if each.id == parent)
-        given = model_shapes(ModelConfig.from_dict(trunk.model))
+        config = ModelConfig.from_dict(trunk.model)
         return Base(
             label=parent.name,
             fingerprint=found.fingerprint,
+            config=config,
+            shapes=model_shapes(config),
             point=parent,
-            transfer=_transfer(point, parent.name, model, given),
         )
 
-    def _folder(self, point: PointId, text: str, model: ModelConfig) -> Base:
+    def _folder(self, point: PointId, text: str) -> Base:
         allowed = f"a folder of this machine with {WEIGHTS} and {CONFIG}, as gridlaw exports it"
         if "://" in text:
             raise BadInput(_field(point), seen=text, allowed=allowed, hint="Copy the weights to a folder first")
         folder = (self._spec.base_folder / Path(text).expanduser()).resolve()
         try:
-            load_config(folder)
-            given = saved_shapes(folder)
+            config, shapes = load_config(folder), saved_shapes(folder)
         except BadSetting as error:
             raise BadInput(_field(point), seen=text, allowed=allowed, hint=str(error)) from None
         return Base(
             label=text,
             fingerprint=file_sha256(folder / WEIGHTS),
+            config=config,
+            shapes=shapes,
             folder=str(folder),
-            transfer=_transfer(point, text, model, given),
         )
 
-    def _other_experiment(self, point: PointId, source: Source, model: ModelConfig) -> Base:
+    def _other_experiment(self, point: PointId, source: Source) -> Base:
         from gridlaw.pipelines.grid.state import MODEL_FOLDER, attempt_folder  # they know plans
         from gridlaw.platform.store.local import open_store
 
@@ -125,8 +136,9 @@ class Bases:
         return Base(
             label=label,
             fingerprint=finished[0].fingerprint,
+            config=load_config(folder),
+            shapes=saved_shapes(folder),
             folder=str(folder),
-            transfer=_transfer(point, label, model, saved_shapes(folder)),
         )
 
     def _experiment(self, point: PointId, name: str) -> OtherExperiment:
@@ -174,11 +186,3 @@ def _unfinished(point: PointId, experiment: str, name: str, runs: Sequence[RunRe
 
 def _field(point: PointId) -> str:
     return f"stages: {point.stage}: from"
-
-
-def _transfer(point: PointId, label: str, model: ModelConfig, given: Mapping[str, Shape] | None) -> Transfer | None:
-    """What goes over; ``BadSetting`` if something has another shape. None if one side's shapes are not known here."""
-    own = model_shapes(model)
-    if own is None or given is None:
-        return None
-    return transfer_by_name(own, given, where=f"{_field(point)} {label} for {point.name}")

@@ -16,6 +16,7 @@ from gridlaw.modules import catalog
 from gridlaw.modules.data.declaration import declare, locate, prepared_name
 from gridlaw.modules.data.epochs import TrainTokens, check_epochs, count_train_tokens, epochs_of
 from gridlaw.modules.mixers.base import MixerSpec
+from gridlaw.modules.models.rope_settings import resolve_rope, rope_warning
 from gridlaw.modules.training.schedule import BranchPlan, branch_plan
 from gridlaw.modules.training.settings import TrainingSettings
 from gridlaw.pipelines.bases import Base, Bases
@@ -257,11 +258,20 @@ def _plan_trunk(
     warnings.extend(
         check_objective(first.architecture, layers, scale, settings, data=data.declaration, has_parent=has_parent)
     )
-    rope = _check_rope(spec.rope_for(first.stage))
+    base = bases.of(first, earlier)
+    start = base.config if base is not None else None
+    rope = resolve_rope(spec.rope_for(first.stage), context=context, start=start)
     model = catalog.model_config(
-        architecture, scale, vocab_size=data.declaration["vocab_size"], context=context, rope_base=rope.get("base")
+        architecture,
+        scale,
+        vocab_size=data.declaration["vocab_size"],
+        context=context,
+        rope_base=rope.base,
+        rope_scaling=rope.scaling,
     )
-    base = bases.of(first, model, earlier)
+    if warning := rope_warning(model, start):
+        warnings.append(f"stage {first.stage}: {warning}" if first.stage else warning)
+    base = base.fitted(first, model) if base is not None else None
     num_params = catalog.full_num_params(scale)
     counts = catalog.describe(architecture, scale, vocab_size=model.vocab_size, context=context)
     flops = TRAINING_FACTOR * catalog.flops_per_token(model, context)
@@ -321,16 +331,6 @@ def _plan_trunk(
         fingerprint=identity.fingerprint(stable) if shares else "",
         points=tuple(sorted(points, key=lambda point: point.total_steps)),
     )
-
-
-def _check_rope(rope: Mapping[str, Any]) -> Mapping[str, Any]:
-    base = rope.get("base")
-    unknown = [key for key in rope if key != "base"]
-    if unknown:
-        raise BadInput(f"rope.{unknown[0]}", seen=rope[unknown[0]], allowed="the key base")
-    if base is not None and (isinstance(base, bool) or not isinstance(base, int | float) or base <= 1):
-        raise BadInput("rope.base", seen=base, allowed="a number above 1, such as 500000")
-    return rope
 
 
 def _check_windows(architecture: str, layers: Sequence[MixerSpec], context: int) -> list[str]:

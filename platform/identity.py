@@ -35,6 +35,9 @@ NOT_IDENTITY = {"data": ("max_epochs",)}
 LEGACY: Mapping[str, Any] = {
     "trunk.training.gamma_controller": None,
     "trunk.training.distill": None,
+    "trunk.model.rope_scaling.beta_fast": 32.0,
+    "trunk.model.rope_scaling.beta_slow": 1.0,
+    "trunk.model.rope_scaling.attention_factor": None,
 }
 """``KIND.path.to.field`` → the value that the code had before the field existed.
 

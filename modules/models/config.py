@@ -19,7 +19,8 @@ class ModelConfig:
 
     layers: one mixer dict per layer, in order, every default filled in.
     context: tokens of a training window; rotary tables grow beyond it when longer text comes.
-    rope_scaling: None, or {"type": "yarn", "factor": float, "original_context": tokens}.
+    rope_scaling: None, or {"type": "yarn", "factor": float, "original_context": tokens}, and if they are not the usual
+        ones "beta_fast" (32), "beta_slow" (1) and "attention_factor" (None: 0.1 · ln(factor) + 1).
     """
 
     layers: tuple[dict[str, Any], ...]
@@ -45,6 +46,8 @@ class ModelConfig:
         if not self.rope_base > 1:
             raise BadSetting("rope_base", seen=self.rope_base, allowed="a number above 1, usually 10000 or more")
         check_rope_scaling(self.rope_scaling)
+        if self.rope_scaling is not None:
+            object.__setattr__(self, "rope_scaling", {**YARN_DEFAULTS, **self.rope_scaling})
 
     @property
     def num_layers(self) -> int:
@@ -89,17 +92,23 @@ class ModelConfig:
         return cls(**{**values, "layers": tuple(dict(layer) for layer in values["layers"])})
 
 
+YARN_DEFAULTS: Mapping[str, Any] = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None}
+_YARN_REQUIRED = {"type", "factor", "original_context"}
+
+
 def check_rope_scaling(scaling: Any) -> None:
     """Raise BadSetting unless `scaling` is None or a complete YaRN setting."""
     if scaling is None:
         return
-    if (
-        not isinstance(scaling, Mapping)
-        or set(scaling) != {"type", "factor", "original_context"}
-        or scaling["type"] != "yarn"
-        or not scaling["factor"] >= 1
-        or not scaling["original_context"] >= 1
-    ):
+    allowed = "{type: yarn, factor: number of at least 1, original_context: tokens}"
+    known = isinstance(scaling, Mapping) and _YARN_REQUIRED <= set(scaling) <= _YARN_REQUIRED | set(YARN_DEFAULTS)
+    if not known or scaling["type"] != "yarn" or not scaling["factor"] >= 1 or not scaling["original_context"] >= 1:
+        raise BadSetting("rope_scaling", seen=scaling, allowed=allowed)
+    fast, slow = (scaling.get(key, YARN_DEFAULTS[key]) for key in ("beta_fast", "beta_slow"))
+    if not fast > slow > 0:
         raise BadSetting(
-            "rope_scaling", seen=scaling, allowed="{type: yarn, factor: number of at least 1, original_context: tokens}"
+            "rope_scaling: beta_fast, beta_slow", seen=(fast, slow), allowed="beta_fast above beta_slow, both above 0"
         )
+    attention = scaling.get("attention_factor")
+    if attention is not None and not attention > 0:
+        raise BadSetting("rope_scaling: attention_factor", seen=attention, allowed="a number above 0, or nothing")

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-YARN_FAST, YARN_SLOW = 32.0, 1.0  # turns within the original context beyond / below which a pair is kept / stretched
-
 
 def inverse_frequencies(head_dim: int, base: float, scaling: Mapping[str, Any] | None = None) -> tuple[Tensor, float]:
     """Angle per token of every pair, [K/2] in float64, and the factor on cos and sin (YaRN's attention scale, else 1).
 
     YaRN (arXiv 2309.00071, equations 17 to 22): slow pairs are stretched by the factor, fast ones kept, a ramp between.
+    beta_fast, beta_slow: turns within the original context beyond and below which a pair is kept and stretched.
     """
     half = head_dim // 2
     plain = base ** (-torch.arange(half, dtype=torch.float64) * 2 / head_dim)
@@ -31,10 +30,11 @@ def inverse_frequencies(head_dim: int, base: float, scaling: Mapping[str, Any] |
     def pair_of(turns: float) -> float:
         return head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
 
-    low = max(math.floor(pair_of(YARN_FAST)), 0)
-    high = min(math.ceil(pair_of(YARN_SLOW)), head_dim - 1)
+    low = max(math.floor(pair_of(float(scaling["beta_fast"]))), 0)
+    high = min(math.ceil(pair_of(float(scaling["beta_slow"]))), head_dim - 1)
     ramp = ((torch.arange(half, dtype=torch.float64) - low) / max(high - low, 0.001)).clamp(0, 1)
-    return plain / factor * ramp + plain * (1 - ramp), 0.1 * math.log(factor) + 1.0
+    attention = scaling["attention_factor"]
+    return plain / factor * ramp + plain * (1 - ramp), 0.1 * math.log(factor) + 1.0 if attention is None else attention
 
 
 class RotaryTables(nn.Module):

@@ -17,7 +17,7 @@ from gridlaw.platform.spec.forms import duplicates, problems_of
 from gridlaw.platform.spec.grid import GridSpec
 from gridlaw.platform.spec.problems import Path, Problem, Shown, did_you_mean, listed
 from gridlaw.platform.spec.quantities import Budget
-from gridlaw.platform.spec.sections import DataSection, LawSection, TrainingSection
+from gridlaw.platform.spec.sections import DataSection, LawSection, RopeSection, TrainingSection
 from gridlaw.platform.spec.selection import Parts, UnknownPart, matches, selects
 from gridlaw.platform.spec.stages import PointReference, StageSection, merged, read_source
 
@@ -250,6 +250,7 @@ def _overrides(spec: GridSpec) -> Iterator[Problem]:
             stage_training = merged(training, section.training)
             yield from _merged_problems(TrainingSection, stage_training, (*path, "training"))
             yield from _merged_problems(DataSection, merged(data, section.data), (*path, "data"))
+            yield from _merged_problems(RopeSection, merged(spec.rope.given(), section.rope), (*path, "rope"))
         for index, architecture in enumerate(section.architectures or ()):
             if architecture.training is not None:
                 place = (*path, "architectures", index, "training")

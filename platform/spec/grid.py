@@ -11,11 +11,12 @@ from typing import Any
 from pydantic import Field, PrivateAttr
 
 from gridlaw.platform.spec.blocks import ArchitectureSection, Block, BlockSection, PointId
-from gridlaw.platform.spec.forms import Items, Name, Settings, SomeItems
+from gridlaw.platform.spec.forms import Items, Name, SomeItems
 from gridlaw.platform.spec.sections import (
     DataSection,
     EvaluationSection,
     LawSection,
+    RopeSection,
     RunSection,
     TrainingSection,
 )
@@ -33,7 +34,7 @@ class GridSpec(BlockSection):
     )
     data: DataSection = Field(description="what is read; at least data: {context: 512}")
     training: TrainingSection = Field(default_factory=TrainingSection, description="how it is trained")
-    rope: Settings = Field(default_factory=dict, description="positions: the base of RoPE")
+    rope: RopeSection = Field(default_factory=RopeSection, description="rotary positions")
     evaluate: Items[EvaluationSection] = Field(
         default=(EvaluationSection(name="loss", settings={}),), description="what every finished point is asked; [loss]"
     )
@@ -138,9 +139,9 @@ class GridSpec(BlockSection):
         return merged(self.data.given(), section.data if section else None)
 
     def rope_for(self, stage: str | None = None) -> dict[str, Any]:
-        """The ``rope:`` of a stage."""
+        """The ``rope:`` of a stage; only what the file says, for ``resolve_rope`` to fill in."""
         section = self.stage(stage)
-        return merged(self.rope, section.rope if section else None)
+        return merged(self.rope.given(), section.rope if section else None)
 
     def roles(self, law: LawSection) -> dict[PointId, Role | None]:
         """What a law does with every point. A verified point is never fitted; None: the law leaves it aside.

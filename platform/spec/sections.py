@@ -96,6 +96,35 @@ class DistillSection(Section):
         return self
 
 
+class YarnSection(Section):
+    """``rope.yarn``. Trunk identity."""
+
+    factor: float | None = Field(
+        default=None, ge=1, description="how far positions are stretched; the context over original_context"
+    )
+    original_context: Count | None = Field(
+        default=None, description="tokens that the weights were trained at; those of the base's positions"
+    )
+    beta_fast: Positive | None = Field(
+        default=None, description="turns in original_context beyond which features are not stretched; 32"
+    )
+    beta_slow: Positive | None = Field(
+        default=None, description="turns in original_context below which features are stretched by the factor; 1"
+    )
+    attention_factor: Positive | None = Field(
+        default=None, description="factor on cosines and sines; 0.1 · ln(factor) + 1"
+    )
+
+
+class RopeSection(Section):
+    """``rope:``. Rotary positions; all of it trunk identity."""
+
+    base: float | None = Field(
+        default=None, gt=1, description="base of the angles; the base model's, or 10000 up to 4096 tokens, else 500000"
+    )
+    yarn: YarnSection | None = Field(default=None, description="YaRN, for a longer context than the weights know")
+
+
 class TrainingSection(Section):
     """``training:``. How a model is trained; all of it identity."""
 

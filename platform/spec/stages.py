@@ -31,7 +31,7 @@ class StageSection(BlockSection):
     )
     training: Settings | None = Field(default=None, description="training settings over the grid's")
     data: Settings | None = Field(default=None, description="data settings over the grid's")
-    rope: Settings | None = Field(default=None, description="position settings over the grid's")
+    rope: Settings | None = Field(default=None, description="rotary positions over the grid's")
 
 
 @dataclass(frozen=True, kw_only=True)

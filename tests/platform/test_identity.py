@@ -230,6 +230,16 @@ class TestLegacy:
         new = changed(point(), "trunk.rope", {"type": "none", "factor": 1.0})
         assert fingerprint(new, legacy) == fingerprint(point())
 
+    def test_positions_of_earlier_versions(self) -> None:
+        """YaRN had three numbers before its other three could be set."""
+        yarn = {"type": "yarn", "factor": 4.0, "original_context": 512}
+        old = changed(point(), "trunk.model.rope_scaling", yarn)
+        usual = {"beta_fast": 32, "beta_slow": 1, "attention_factor": None}
+        assert fingerprint(changed(old, "trunk.model.rope_scaling", yarn | usual)) == fingerprint(old)
+        assert fingerprint(changed(old, "trunk.model.rope_scaling", yarn | usual | {"beta_fast": 16})) != fingerprint(
+            old
+        )
+
     def test_nothing_is_changed_in_place(self) -> None:
         new = changed(point(), "trunk.training.z_loss", 0.0)
         before = copy.deepcopy(new)

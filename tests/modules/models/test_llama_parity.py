@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import tiny
 from gridlaw.modules.catalog import model_config, resolve_architecture
+from gridlaw.modules.models.config import YARN_DEFAULTS
 from gridlaw.modules.models.decoder import DecoderLM
 
 NAMES = {  # ours: theirs
@@ -36,6 +37,7 @@ def pair(rope_scaling: dict[str, object] | None) -> tuple[DecoderLM, LlamaForCau
             "rope_theta": config.rope_base,
             "factor": rope_scaling["factor"],
             "original_max_position_embeddings": rope_scaling["original_context"],
+            **{key: value for key, value in rope_scaling.items() if key in YARN_DEFAULTS},
         }
     theirs = LlamaForCausalLM(
         LlamaConfig(
@@ -57,8 +59,13 @@ def pair(rope_scaling: dict[str, object] | None) -> tuple[DecoderLM, LlamaForCau
     return ours, theirs.eval()
 
 
+YARN = {"type": "yarn", "factor": 4.0, "original_context": 16}
+
+
 @pytest.mark.parametrize(
-    "scaling", [None, {"type": "yarn", "factor": 4.0, "original_context": 16}], ids=["rope", "yarn"]
+    "scaling",
+    [None, YARN, YARN | {"beta_fast": 3.0, "beta_slow": 0.5}, YARN | {"attention_factor": 1.3}],
+    ids=["rope", "yarn", "yarn, other turns", "yarn, attention factor"],
 )
 def test_full_is_llama(scaling: dict[str, object] | None) -> None:
     ours, theirs = pair(scaling)

@@ -18,7 +18,9 @@ STAGES = [
     PRETRAIN,
     {"name": "cpt", "from": "pretrain/full/2N", "architectures": ["swiattn-16"], "budgets": ["2N", "4N"]},
     {"name": "zero-shot", "from": "pretrain/full/2N", "architectures": ["full", "swa-only-16"], "budgets": [0]},
-]
+    {"name": "long", "from": "pretrain/full/2N", "architectures": ["full"], "budgets": ["2N"],
+     "data": {"context": 128}, "rope": {"yarn": {}}},
+]  # fmt: skip
 LAWS = [{"target": "loss", "form": "d", "fit": {"stages": ["cpt"]}}]
 BASE = "pretrain/full/a/2N/seed0"
 ROUTERS = "layers.0–1.mixer.router.weight, layers.0–1.mixer.router.bias"
@@ -87,6 +89,16 @@ def test_continual_pretraining_starts_from_the_bases_weights_at_step_0(finished:
     assert said in " ".join(finished.first.stderr.split())
 
 
+def test_a_longer_context_with_yarn_is_a_stage(finished: Any) -> None:
+    config = json.loads((model_of(finished, "long/full/a/2N/seed0") / "config.json").read_text())
+    assert config["context"] == 128
+    assert (config["rope_scaling"]["factor"], config["rope_scaling"]["original_context"]) == (2.0, 64)
+    (trunk,) = [run for run in finished.runs("trunk") if run.data.tags["gridlaw.stage"] == "long"]
+    first = min(finished.client().get_metric_history(trunk.info.run_id, "train_loss"), key=lambda each: each.step)
+    assert first.value < 5.0
+    assert trunk.data.tags["gridlaw.new_weights"] == "nothing"
+
+
 def test_laws_leave_budget_0_out_and_the_report_shows_it(finished: Any) -> None:
     runs = finished.runs("law")
     assert {run.data.tags["gridlaw.architecture"] for run in runs} == {"swiattn-16"}
@@ -100,7 +112,7 @@ def test_laws_leave_budget_0_out_and_the_report_shows_it(finished: Any) -> None:
 def test_a_second_run_does_nothing_and_status_shows_all_done(finished: Any) -> None:
     done = finished.run()
     assert done.returncode == 0, done.stderr
-    assert "5 points already done" in done.stdout
+    assert "6 points already done" in done.stdout
     status = json.loads(finished.gridlaw("status", "grid.yaml", "--json").stdout)
     assert {point["state"] for point in status["points"]} == {"done"}
 
@@ -113,7 +125,7 @@ def test_a_change_of_the_base_is_drift_of_what_starts_from_it(finished: Any) -> 
     finally:
         finished.write_stages(STAGES, {"laws": LAWS})
     assert done.returncode == 2
-    assert "5 finished points" in done.stderr and "lr" in done.stderr and "parent" in done.stderr
+    assert "6 finished points" in done.stderr and "lr" in done.stderr and "parent" in done.stderr
 
 
 def test_a_base_whose_model_is_gone_is_said_before_anything_starts(finished: Any) -> None:

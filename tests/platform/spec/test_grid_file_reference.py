@@ -36,11 +36,13 @@ from gridlaw.platform.spec.sections import (
     LawSection,
     OptimizerSection,
     ResourcesSection,
+    RopeSection,
     RunSection,
     ScheduleSection,
     SelectionSection,
     SourceSection,
     TrainingSection,
+    YarnSection,
 )
 from gridlaw.platform.spec.stages import StageSection
 
@@ -54,6 +56,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "data": DataSection,
     "data.mixture": SourceSection,
     "data.heldout": HeldoutSection,
+    "rope": RopeSection,
+    "rope.yarn": YarnSection,
     "training": TrainingSection,
     "training.optimizer": OptimizerSection,
     "training.schedule": ScheduleSection,
