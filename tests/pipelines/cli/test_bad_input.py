@@ -72,6 +72,15 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "budgets of the same number of steps": ({"budgets": ["5N", "5.001N"], "laws": []}, ["5.001N", "step"]),
     "several devices": ({"run": {"devices": {"n1": 4}}}, ["devices", "1"]),
     "a store this version cannot take": ({"run": {"store": "s3://bucket/x"}}, ["run.store"]),
+    "a decay longer than the budget": (
+        {"training": {"batch_tokens": 512, "schedule": {"decay_fraction": 1.5}}},
+        ["decay_fraction", "1.5", "1"],
+    ),
+    "a warmup longer than a cosine budget": (
+        {"training": {"batch_tokens": 65536, "schedule": {"name": "cosine"}}},
+        ["warmup_steps", "100"],
+    ),
+    "a source that is not there": ({"data": {"context": 64, "mixture": ["no/*.jsonl"]}}, ["no/*.jsonl"]),
     "unknown rope key": ({"rope": {"bas": 10}}, ["rope.bas", "base"]),
 }
 
@@ -80,6 +89,28 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
 def test_wrong_values(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changes, words = CHANGES[kind]
     (folder / "grid.yaml").write_text(yaml.safe_dump(GOOD | changes))
+    told = refused(folder, capsys, "run", "grid.yaml")
+    for word in words:
+        assert word in told
+
+
+PRETRAIN = {"name": "pretrain", "architectures": ["full"], "scales": ["n1"], "budgets": ["5N"]}
+STAGES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "from an unknown point": ({"from": "pretrain/full/7N"}, ["pretrain/full/7N", "5N"]),
+    "from an unknown architecture": ({"from": "pretrain/ful/5N"}, ["ful", "full"]),
+    "from an unknown experiment": ({"from": "nowhere:full/n1/5N", "scales": ["n1"]}, ["nowhere", "ledger"]),
+    "from a folder that is not there": ({"from": "./weights", "scales": ["n1"]}, ["./weights", "model.safetensors"]),
+    "weights that do not fit": ({"architectures": ["lightning"]}, ["layers.0.ffn.gate_proj.weight", "(80, 32)"]),
+    "a context below what YaRN stretches": ({"data": {"context": 32}, "rope": {"yarn": {}}}, ["context", "32", "64"]),
+}
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_stages_that_cannot_be(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes, words = STAGES[kind]
+    stage = {"name": "cpt", "from": "pretrain/full/5N", "architectures": ["full"], "budgets": ["2N"]} | changes
+    kept = {key: GOOD[key] for key in ("name", "data", "training")}
+    (folder / "grid.yaml").write_text(yaml.safe_dump(kept | {"stages": [PRETRAIN, stage]}))
     told = refused(folder, capsys, "run", "grid.yaml")
     for word in words:
         assert word in told
