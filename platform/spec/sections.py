@@ -296,6 +296,12 @@ class RunSection(Section):
     checkpoint_every_steps: Count | None = Field(
         default=None, description="optimizer steps between checkpoints for resuming"
     )
+    activation_checkpointing: bool = Field(
+        default=False, description="layers keep their inputs alone and compute the rest again: less memory, more time"
+    )
+    compile: bool = Field(default=False, description="torch.compile; equal within rounding only")
+    data_workers: int | None = Field(default=None, ge=0, description="processes that load data beside each trial; 0")
+    log_every_steps: Count | None = Field(default=None, description="optimizer steps between logged rows; 1")
     keep: KeepSection = Field(default_factory=KeepSection, description="which checkpoints stay")
     evaluations: dict[str, ResourcesSection] = Field(default_factory=dict, description="resources by evaluation")
     hardware: HardwareSection = Field(default_factory=HardwareSection, description="figures for plan")
