@@ -16,7 +16,12 @@ def load_plan(grid: str) -> GridPlan:
     """The plan of a file, or of a shipped grid by its name."""
     from gridlaw.platform.spec.load import load_grid
 
-    return make_plan(load_grid(grid, shipped_folder=grids_folder()))
+    spec = load_grid(grid, shipped_folder=grids_folder())
+    if spec.tune is not None:
+        raise BadInput(
+            "grid", seen=grid, allowed="a grid file without tune:", hint=f"It is a tune file: gridlaw tune run {grid}"
+        )
+    return make_plan(spec)
 
 
 @click.command()
@@ -32,21 +37,21 @@ def run(grid: str, rerun: bool, plain: bool) -> None:
     plan = load_plan(grid)
     for warning in plan.warnings:
         click.echo(f"warning: {warning}", err=True)
-    with _Screen(plan, plain=plain) as screen:
+    with Screen(plan.spec.name, plain=plain) as screen:
         ended = run_grid(plan, rerun=rerun, watcher=Watcher(tick=screen.tick, say=screen.say))
     _print_end(plan, grid, ended)
     raise SystemExit(ended.exit_code)
 
 
-class _Screen:
+class Screen:
     """The live table, made when work starts: a run with nothing to do shows none."""
 
-    def __init__(self, plan: GridPlan, *, plain: bool) -> None:
-        self._plan, self._plain = plan, plain
+    def __init__(self, title: str, *, plain: bool) -> None:
+        self._title, self._plain = title, plain
         self._table: Any = None
         self._watch: Any = None
 
-    def __enter__(self) -> _Screen:
+    def __enter__(self) -> Screen:
         return self
 
     def tick(self, driver: Any) -> None:
@@ -54,7 +59,7 @@ class _Screen:
             from gridlaw.pipelines.grid.watch import Watch
             from gridlaw.pipelines.live import LiveTable
 
-            self._table = LiveTable(self._plan.spec.name, live=False if self._plain else None)
+            self._table = LiveTable(self._title, live=False if self._plain else None)
             self._table.__enter__()
             self._watch = Watch(self._table)
         self._watch.tick(driver)

@@ -30,7 +30,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "fit": ("gridlaw.pipelines.cli.laws:fit", "Fit a scaling law to a table or to a grid in the ledger."),
     "compare": ("gridlaw.pipelines.cli.laws:compare", "Compare architectures' laws at one N and D."),
     "suggest": ("gridlaw.pipelines.cli.laws:suggest", "Rank what to run next for a prediction, per FLOP."),
-    "ui": ("gridlaw.pipelines.cli.ui:ui", "Open the MLflow UI for a local grid."),
+    "tune": ("gridlaw.pipelines.cli.tune:tune", "Tune settings of one point: run, status, best."),
+    "ui": ("gridlaw.pipelines.cli.ui:ui", "Open the MLflow UI, or Optuna's dashboard."),
 }
 
 

@@ -15,10 +15,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gridlaw.modules.training import checkpoint_files
 from gridlaw.pipelines.evaluations.registry import Evaluation
 from gridlaw.pipelines.grid.examples import ExamplesBook, evaluation_of
 from gridlaw.pipelines.grid.executor import RayExecutor
@@ -26,9 +25,11 @@ from gridlaw.pipelines.grid.graph import Graph, Node, NodeKey
 from gridlaw.pipelines.grid.laws import LawBook
 from gridlaw.pipelines.grid.outcome import TRY_AGAIN, Failure, Outcome
 from gridlaw.pipelines.grid.records import Records, no_value, seconds_of, transfer_of
-from gridlaw.pipelines.grid.state import attempt_folder, evaluation_name
+from gridlaw.pipelines.grid.source import Capacity, Problem, Source
+from gridlaw.pipelines.grid.state import GridState, evaluation_name
 from gridlaw.pipelines.grid.tasks import TaskBuilder
-from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan
+from gridlaw.pipelines.grid.trunks import SHORT, add_trunk
+from gridlaw.pipelines.plan import DataPlan, GridPlan, PointPlan, TrunkPlan
 from gridlaw.platform.cluster import Request
 from gridlaw.platform.errors import Surroundings
 from gridlaw.platform.store.base import Store, examples_name
@@ -37,31 +38,9 @@ MAX_ATTEMPTS = 3
 WAIT_SECONDS = 0.5
 STOP_SECONDS = 8.0
 """How long running tasks may take to save after being asked to stop."""
-_SHORT = 1e30
-"""Priority of branches and evaluations: short against trunks, and laws are refitted as soon as they are done."""
 LEDGER_RETRY_SECONDS = 3.0
 LEDGER_PATIENCE_SECONDS = 120.0
 """How long the driver waits for a ledger that is away, once nothing runs any more."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """Something that did not succeed: told at the end, in the report and on its run."""
-
-    name: str
-    kind: str
-    status: str
-    reason: str
-    attempts: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Capacity:
-    """How much may run at a time. unit: CPU or GPU, what a training task asks for."""
-
-    num_devices: float
-    unit: str
-    max_parallel: int | None
 
 
 @dataclass
@@ -81,8 +60,11 @@ class Driver:
     lost: Callable[[], bool]
     tick: Callable[[Driver], None]
     say: Callable[[str], None]
+    source: Source | None = None
     graph: Graph = field(default_factory=Graph)
     problems: list[Problem] = field(default_factory=list)
+    _data: dict[str, DataPlan] = field(default_factory=dict)
+    """Data that some node prepares, by folder."""
     _in_use: dict[NodeKey, float] = field(default_factory=dict)
     _micro_batch: dict[str, int] = field(default_factory=dict)
     _seconds: dict[str, float] = field(default_factory=dict)
@@ -105,11 +87,8 @@ class Driver:
         self._evaluations = {evaluation.name: evaluation for evaluation in self.plan.evaluations}
         self.examples = ExamplesBook(self.plan, self.records.state)
         self.laws = LawBook(self.plan, self.records.state)
-        for name, standing in self.records.state.trunks.items():
-            self._seconds[name] = seconds_of(standing.run)
-            stored = standing.run.number("micro_batch") if standing.run is not None else None
-            if stored:
-                self._micro_batch[name] = int(stored)
+        for trunk in self.plan.trunks:
+            self._learn_past(trunk)
         self._build()
 
     def run(self) -> str:
@@ -134,7 +113,7 @@ class Driver:
 
     def _work_left(self) -> bool:
         """With all else done, laws that were fitted quickly are fitted a last time."""
-        if self._ends or not self.graph.finished():
+        if self._ends or not self.graph.finished() or (self.source is not None and self.source.more()):
             return True
         added = [self._add_refit(*refit) for refit in self.laws.outdated()]
         return any(added)
@@ -153,6 +132,8 @@ class Driver:
             while self._ends:
                 self._ended(*self._ends[0])
                 self._ends.popleft()
+            if self.source is not None:
+                self.source.feed(self)
             self._submit_ready()
         except Surroundings as error:
             if self._away_since is None:
@@ -178,72 +159,68 @@ class Driver:
     # The graph
 
     def _build(self) -> None:
-        state = self.records.state
-        for folder, data in self.plan.data.items():
-            if self._needs_data(folder):
-                self.graph.add(Node(key=("prepare", folder), priority=float("inf")))
-                assert data.folder == folder
         for trunk in self.plan.trunks:
-            undone = [point for point in trunk.points if state.points[point.name].status != "done"]
-            self._add_trunk(trunk, undone)
-        self.examples.add_to(self.graph, priority=_SHORT)
+            self._add_data(trunk)
         for trunk in self.plan.trunks:
-            for point in trunk.points:
-                for evaluation in self.plan.evaluations:
-                    if state.evaluations[point.name, evaluation.name].status != "done":
-                        self._add_evaluation(trunk, point, evaluation)
+            add_trunk(self.graph, self.store, trunk, self.records.state)
+        self.examples.add_to(self.graph, priority=SHORT)
+        for trunk in self.plan.trunks:
+            self._add_evaluations(trunk)
 
-    def _needs_data(self, folder: str) -> bool:
+    def add(self, trunk: TrunkPlan, state: GridState) -> None:
+        """A trunk more, with what is undone of its points. state: what ledger and store hold of it."""
+        assert trunk.name not in self._trunks, f"{trunk.name} added twice"
+        self.plan = replace(self.plan, trunks=(*self.plan.trunks, trunk))
+        self._trunks[trunk.name] = trunk
+        self._points |= {point.name: point for point in trunk.points}
+        self.records.learn(state)
+        self._learn_past(trunk)
+        self.examples = ExamplesBook(self.plan, self.records.state)
+        for each in self.plan.trunks:
+            self._add_data(each)
+        add_trunk(self.graph, self.store, trunk, self.records.state)
+        self.examples.add_to(self.graph, priority=SHORT)
+        self._add_evaluations(trunk)
+
+    def add_data(self, data: DataPlan) -> Node:
+        """The node that prepares data; the one that is there already, if there is."""
+        key: NodeKey = ("prepare", data.folder)
+        self._data[data.folder] = data
+        return self.graph.nodes.get(key) or self.graph.add(Node(key=key, priority=float("inf")))
+
+    def _add_data(self, trunk: TrunkPlan) -> None:
+        if self._needs_data(trunk):
+            self.add_data(trunk.data)
+
+    def _add_evaluations(self, trunk: TrunkPlan) -> None:
+        for point in trunk.points:
+            for evaluation in self.plan.evaluations:
+                if self.records.state.evaluations[point.name, evaluation.name].status != "done":
+                    self._add_evaluation(trunk, point, evaluation)
+
+    def _needs_data(self, trunk: TrunkPlan) -> bool:
         state = self.records.state
-        if folder in self.examples.data():
+        if trunk.data.folder in self.examples.data() or state.trunks[trunk.name].interrupted:
             return True
-        for trunk in self.plan.trunks:
-            if trunk.data.folder == folder:
-                if state.trunks[trunk.name].interrupted:
-                    return True
-                for point in trunk.points:
-                    asked = [state.evaluations[point.name, each.name] for each in self.plan.evaluations]
-                    if any(each.status != "done" for each in (state.points[point.name], *asked)):
-                        return True
+        for point in trunk.points:
+            asked = [state.evaluations[point.name, each.name] for each in self.plan.evaluations]
+            if any(each.status != "done" for each in (state.points[point.name], *asked)):
+                return True
         return False
 
-    def _add_trunk(self, trunk: TrunkPlan, undone: list[PointPlan]) -> None:
-        """Segments up to each branch point that has no checkpoint yet, and the branches."""
-        standing = self.records.state.trunks[trunk.name]
-        there: set[int] = set()
-        if standing.run is not None:
-            folder = attempt_folder(self.store, standing.run.run_id)
-            there = {
-                step for step, path in checkpoint_files.checkpoints(folder) if checkpoint_files.fault(path) is None
-            }
-        begin: tuple[NodeKey, ...] = (("prepare", trunk.data.folder),)
-        parent = trunk.base.point if trunk.base is not None else None
-        if parent is not None and ("decay", parent.name) in self.graph.nodes:
-            begin += (("decay", parent.name),)
-        last: tuple[NodeKey, ...] = begin
-        steps = sorted({point.trunk_steps for point in undone if point.trunk_steps > 0})
-        if standing.interrupted and trunk.branch_steps:
-            # A driver died before it marked the trunk's run: its stored result is read again, nothing is trained.
-            steps = sorted({*steps, trunk.branch_steps[-1]})
-            there.discard(trunk.branch_steps[-1])
-        rest = {step: sum(p.total_steps - p.trunk_steps for p in undone if p.trunk_steps >= step) for step in steps}
-        for step in steps:
-            if step not in there:
-                key: NodeKey = ("segment", trunk.name, step)
-                hanging = (steps[-1] - step + rest[step]) * trunk.batch_tokens * trunk.flops_per_token
-                self.graph.add(Node(key=key, depends_on=last, priority=hanging))
-                last = (key,)
-        for point in undone:
-            segment = ("segment", trunk.name, point.trunk_steps)
-            depends = (segment,) if segment in self.graph.nodes else begin
-            priority = _SHORT if point.trunk_steps or not point.is_trained else point.train_flops
-            self.graph.add(Node(key=("decay", point.name), depends_on=depends, priority=priority))
+    def _learn_past(self, trunk: TrunkPlan) -> None:
+        """Seconds and micro-batch of earlier submissions."""
+        run = self.records.state.trunks[trunk.name].run
+        self._seconds[trunk.name] = seconds_of(run)
+        stored = run.number("micro_batch") if run is not None else None
+        if stored:
+            self._micro_batch[trunk.name] = int(stored)
 
     def _add_evaluation(self, trunk: TrunkPlan, point: PointPlan, evaluation: Evaluation) -> None:
         decay: NodeKey = ("decay", point.name)
         depends: tuple[NodeKey, ...] = (decay,) if decay in self.graph.nodes else (("prepare", trunk.data.folder),)
         depends += self.examples.before(trunk, evaluation)
-        self.graph.add(Node(key=("evaluate", point.name, evaluation.name), depends_on=depends, priority=_SHORT))
+        self.graph.add(Node(key=("evaluate", point.name, evaluation.name), depends_on=depends, priority=SHORT))
 
     def _add_refit(self, law: int, architecture: str, num_points: int, num_resamples: int) -> bool:
         """After the refits of the same law that wait or run; False if there was one of these points already."""
@@ -308,7 +285,7 @@ class Driver:
         """(stage, task, name in Ray's dashboard); opens the runs that the task writes to."""
         kind = node.kind
         if kind == "prepare":
-            return kind, self.tasks.prepare(self.plan.data[str(node.key[1])]), f"prepare {node.key[1]}"
+            return kind, self.tasks.prepare(self._data[str(node.key[1])]), f"prepare {node.key[1]}"
         if kind == "refit":
             law, architecture = self.plan.laws[int(node.key[1])], str(node.key[2])
             index, resamples = int(node.key[1]), int(node.key[4])
@@ -365,12 +342,17 @@ class Driver:
     def _ended(self, key: NodeKey, outcome: Outcome) -> None:
         """Write one end into the ledger; may be called again for the same end if the ledger was away half-way."""
         node = self.graph.nodes[key]
+        owner = self.source if self.source is not None and self.source.owns(node) else None
+        if owner is not None:
+            outcome = owner.judge(node, outcome)
         if outcome.failure is not None:
             self._failed(node, outcome.failure)
-            return
-        assert outcome.result is not None
-        self.graph.done(key)
-        getattr(self, f"_{node.kind}_done")(node, outcome.result)
+        else:
+            assert outcome.result is not None
+            self.graph.done(key)
+            getattr(self, f"_{node.kind}_done")(node, outcome.result)
+        if owner is not None and node.state in ("done", "failed"):
+            owner.ended(node, outcome)
 
     def _prepare_done(self, node: Node, result: dict[str, Any]) -> None:
         windows, documents = result["counts"]["train"]["windows"], result["counts"]["heldout"]["documents"]
@@ -431,6 +413,10 @@ class Driver:
         if failure.kind == "store":
             self._fatal = f"the store cannot be used: {failure.reason}"
             self.graph.again(node.key, failure.reason)
+            return
+        if failure.kind == "pruned":
+            self.graph.fail(node.key, failure.reason)
+            self.say(f"{_label(node)} pruned: {failure.reason}")
             return
         diverged = failure.kind == "diverged"
         name = self.run_name(node)

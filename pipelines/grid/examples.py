@@ -41,7 +41,8 @@ class ExamplesBook:
             if point is not None:
                 after += [("prepare", self._data_of(point)), ("decay", point.name)]
             depends = tuple(key for key in dict.fromkeys(after) if key in graph.nodes)
-            graph.add(Node(key=_key(examples), depends_on=depends, priority=priority))
+            if _key(examples) not in graph.nodes:  # there already for points that came before
+                graph.add(Node(key=_key(examples), depends_on=depends, priority=priority))
 
     def before(self, trunk: TrunkPlan, evaluation: Evaluation) -> tuple[NodeKey, ...]:
         """What an evaluation of a trunk's points waits for beside the point."""

@@ -58,9 +58,9 @@ class LawBook:
 
         outcome: why some of the evaluation's metrics have no value. more_to_come: for this architecture.
         """
-        self._metrics[point.name].update(metrics)
+        self._metrics.setdefault(point.name, {}).update(metrics)
         missing = evaluation.kind.metrics.keys() - metrics.keys()
-        self._without[point.name].update(dict.fromkeys(missing, outcome or "no value"))
+        self._without.setdefault(point.name, {}).update(dict.fromkeys(missing, outcome or "no value"))
         found = []
         for index, law in enumerate(self._plan.laws):
             measured = law.metric in metrics and law.metric in evaluation.kind.metrics

@@ -12,6 +12,7 @@ store      store, disk or tracking server failed                       yes
 diverged   loss or gradient is not finite                              no
 exception  any other exception of our code or bad data                 no
 stopped    asked to stop: it saved and left                            by the next run
+pruned     ended early by its study's rule                             no
 ========== =========================================================== ===============
 """
 
@@ -25,7 +26,7 @@ from typing import Any, Literal
 from gridlaw.platform.errors import Surroundings
 from gridlaw.platform.store.local import explain
 
-FailureKind = Literal["lost", "memory", "store", "diverged", "exception", "stopped"]
+FailureKind = Literal["lost", "memory", "store", "diverged", "exception", "stopped", "pruned"]
 TRY_AGAIN: frozenset[str] = frozenset({"lost", "memory", "store"})
 _OUT_OF_MEMORY = (
     "can't allocate memory",

@@ -45,7 +45,15 @@ class Records:
     _histories: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for standings in (self.state.trunks, self.state.points):
+        self._learn_ids(self.state)
+
+    def learn(self, state: GridState) -> None:
+        """Take in what ledger and store hold of points that were added to the plan."""
+        self.state = self.state.extended(state)
+        self._learn_ids(state)
+
+    def _learn_ids(self, state: GridState) -> None:
+        for standings in (state.trunks, state.points):
             self.run_ids.update(
                 {
                     name: each.run.run_id
@@ -53,11 +61,11 @@ class Records:
                     if each.run is not None and each.status != "drift"
                 }
             )
-        for (point, evaluation), each in self.state.evaluations.items():
+        for (point, evaluation), each in state.evaluations.items():
             if each.run is not None:
                 self.run_ids[evaluation_name(point, evaluation)] = each.run.run_id
-        self.run_ids.update({run.name: run.run_id for each in self.state.examples.values() if (run := each.run)})
-        self.run_ids.update({name: run.run_id for name, run in self.state.laws.items()})
+        self.run_ids.update({run.name: run.run_id for each in state.examples.values() if (run := each.run)})
+        self.run_ids.update({name: run.run_id for name, run in state.laws.items()})
 
     def open_trunk(self, trunk: TrunkPlan) -> str:
         params = {"batch_tokens": trunk.batch_tokens, "lr": trunk.training["optimizer"]["lr"]}
@@ -76,17 +84,21 @@ class Records:
         They are when a point's run was deleted in MLflow and its evaluations' runs were not.
         """
         run_id = self.run_ids[point.name]
-        tags = {
-            "checkpoint": f"{attempt_name(run_id)}/{MODEL_FOLDER}",
-            "steps": result["steps"],
-            "executed_steps": result["executed_steps"],
-            "seconds": result["seconds"],
-        }
-        tags |= self._transfer(run_id, result)
+        tags = self.training_tags(run_id, result)
         metrics = {"train_seconds": result["seconds"]} | self.state.metrics(point.name)
         self._flush(point.name)
         self.ledger.finish_run(run_id, metrics=metrics, step=result["steps"], tags=tags)
         self.opened.discard(point.name)
+
+    def training_tags(self, run_id: str, result: dict[str, Any]) -> dict[str, Any]:
+        """What a run says of its training, which is over."""
+        return {
+            "checkpoint": f"{attempt_name(run_id)}/{MODEL_FOLDER}",
+            "steps": result["steps"],
+            "executed_steps": result["executed_steps"],
+            "seconds": result["seconds"],
+            **self._transfer(run_id, result),
+        }
 
     def segment_done(self, trunk: TrunkPlan, result: dict[str, Any], *, seconds: float, last: bool) -> None:
         """One more segment; the trunk's run ends with the last that this file needs, and is reopened for more."""
@@ -224,7 +236,7 @@ class Records:
                 kind, name=name, fingerprint=fingerprint, parent_id=self.parent_id, **more
             )
         self.opened.add(name)
-        if kind in ("trunk", "point"):
+        if kind in ("trunk", "point", "trial"):
             self.pump.watch(self.run_ids[name], self.attempts / self.run_ids[name] / JOURNAL_FILE)
         return self.run_ids[name]
 

@@ -78,6 +78,16 @@ class GridState:
     examples: Mapping[str, Standing] = field(default_factory=dict)
     laws: Mapping[str, RunRecord] = field(default_factory=dict)
 
+    def extended(self, more: GridState) -> GridState:
+        """This and what is held of further trunks."""
+        return GridState(
+            trunks={**self.trunks, **more.trunks},
+            points={**self.points, **more.points},
+            evaluations={**self.evaluations, **more.evaluations},
+            examples={**more.examples, **self.examples},
+            laws={**self.laws, **more.laws},
+        )
+
     def num_done(self) -> int:
         return sum(standing.status == "done" for standing in self.points.values())
 
@@ -104,6 +114,13 @@ def read_state(plan: GridPlan, ledger: Ledger | None, store: Store) -> GridState
     """Compare a plan with the ledger: five searches, whatever the number of points."""
     kinds = ("trunk", "point", "evaluation", "data", "law")
     runs = {kind: by_name(ledger.find_runs(kind)) if ledger is not None else {} for kind in kinds}
+    return standings(plan, runs, ledger, store)
+
+
+def standings(
+    plan: GridPlan, runs: Mapping[str, Mapping[str, list[RunRecord]]], ledger: Ledger | None, store: Store
+) -> GridState:
+    """What these runs (by kind and name, newest first) and the store hold of a plan."""
     return GridState(
         trunks={trunk.name: _trunk(trunk, runs["trunk"].get(trunk.name, []), store) for trunk in plan.trunks},
         points={point.name: _point(point, runs["point"].get(point.name, []), ledger, store) for point in plan.points},

@@ -11,15 +11,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from types import FrameType
 from typing import Any
 
 from gridlaw.pipelines.grid.collect import collect, hardware_text
-from gridlaw.pipelines.grid.driver import Capacity, Driver, Problem
+from gridlaw.pipelines.grid.driver import Driver
 from gridlaw.pipelines.grid.laws import LawBook
 from gridlaw.pipelines.grid.notices import notices
 from gridlaw.pipelines.grid.places import Places
 from gridlaw.pipelines.grid.records import Records
+from gridlaw.pipelines.grid.source import Capacity, Problem, Source
 from gridlaw.pipelines.grid.state import (
     GridState,
     read_state,
@@ -111,10 +113,16 @@ def run_grid(plan: GridPlan, *, rerun: bool = False, watcher: Watcher) -> Ended:
         )
     _refuse_lost_store(ledger, store)
     refuse_lost_models(plan, state, store)
-    accelerator = _check_machine(plan)
+    accelerator = check_machine(plan)
     store = place.store(create=True)
+    started = time.monotonic()
     with StopRequests() as stop, Lease.acquire(store, plan.spec.name) as lease:
-        return _submit(plan, place, store, lease, stop, accelerator=accelerator, rerun=rerun, watcher=watcher)
+        worked = work(
+            plan, place, store, lease, stop, accelerator=accelerator, watcher=watcher,
+            open_records=lambda ledger: _records(plan, ledger, store, rerun=rerun),
+            describe=lambda driver: progress_text(plan, driver),
+        )  # fmt: skip
+        return _end(plan, store, lease, worked, stop(), time.monotonic() - started)
 
 
 def _refuse_lost_store(ledger: Ledger | None, store: Store) -> None:
@@ -170,7 +178,17 @@ def table_paths(report: Path) -> tuple[Path, Path]:
     return report.with_suffix(".md"), report.with_suffix(".csv")
 
 
-def _submit(
+@dataclass(frozen=True, kw_only=True)
+class Worked:
+    """What ``work`` leaves. reason: why it stopped before everything was done; "" if nothing was left."""
+
+    ledger: Ledger
+    records: Records
+    driver: Driver
+    reason: str
+
+
+def work(
     plan: GridPlan,
     place: Place,
     store: Store,
@@ -178,24 +196,34 @@ def _submit(
     stop: StopRequests,
     *,
     accelerator: str,
-    rerun: bool,
     watcher: Watcher,
-) -> Ended:
-    started = time.monotonic()
+    open_records: Callable[[Ledger], Records],
+    describe: Callable[[Driver], str],
+    source: Callable[[Records, Capacity], Source] | None = None,
+) -> Worked:
+    """Start Ray and drive ``plan`` under the lease until nothing is left or it has to stop.
+
+    open_records: brings the ledger in order and opens the parent run. source: of further points. describe: the parent
+    run's description meanwhile.
+    """
     cluster = begin_cluster()
     try:
         ledger = Ledger.open(place.tracking_uri, plan.spec.name, store.address, create=True)
-        records = _records(plan, ledger, store, rerun=rerun)
+        records = open_records(ledger)
         tasks = TaskBuilder(
             store=store,
             run=plan.spec.run,
             accelerator=accelerator,
-            stop_file=str(Path(store.address) / "stops" / records.parent_id),
+            stop_file=str(Path(store.address) / "stops" / f"{records.parent_id}-{token_hex(4)}"),
         )
         try:
             ray = cluster.result()
             stop.install()
-            driver = _driver(plan, records, store, tasks, ray, lease, stop, accelerator, watcher)
+            capacity = _capacity(plan, ray, accelerator)
+            driver = _driver(
+                plan, records, store, tasks, capacity, lease, stop, watcher,
+                source=source(records, capacity) if source is not None else None, describe=describe,
+            )  # fmt: skip
             reason = driver.run()
         except Exception as error:
             if not lease.lost.is_set():
@@ -204,7 +232,7 @@ def _submit(
     finally:
         cluster.shutdown()
     records.pump.close()
-    return _end(plan, ledger, store, lease, records.parent_id, driver, reason, stop(), time.monotonic() - started)
+    return Worked(ledger=ledger, records=records, driver=driver, reason=reason)
 
 
 def _records(plan: GridPlan, ledger: Ledger, store: Store, *, rerun: bool) -> Records:
@@ -216,23 +244,29 @@ def _records(plan: GridPlan, ledger: Ledger, store: Store, *, rerun: bool) -> Re
                 ledger.supersede(standing.run.run_id)
         state = read_state(plan, ledger, store)
     refuse_drift(plan, state)
-    ledger.end_stale_runs(keep=_taken_up(state))
+    ledger.end_stale_runs(keep=taken_up(state))
     attempts = store.folder("attempts")
-    flush_all(attempts, _known_runs(state), ledger.tracking)  # what an earlier submission could not send
+    flush_all(attempts, known_runs(state), ledger.tracking)  # what an earlier submission could not send
     parent = ledger.start_submission(tags={"num_points": len(plan.points)}, config=plan.spec.model_dump(mode="json"))
     pump = JournalPump(ledger.tracking)
     return Records(plan=plan, ledger=ledger, state=state, parent_id=parent, pump=pump, attempts=attempts)
 
 
-def _known_runs(state: GridState) -> list[str]:
+def known_runs(state: GridState) -> list[str]:
     """Ids of the trunks' and points' runs that the ledger has."""
     return [each.run.run_id for each in (*state.trunks.values(), *state.points.values()) if each.run is not None]
 
 
-def _taken_up(state: GridState) -> list[str]:
+def taken_up(state: GridState) -> list[str]:
     """Ids of runs that this submission may go on with."""
     evaluations = [each.run.run_id for each in state.evaluations.values() if each.run is not None]
-    return [*_known_runs(state), *evaluations, *(run.run_id for run in state.laws.values())]
+    return [*known_runs(state), *evaluations, *(run.run_id for run in state.laws.values())]
+
+
+def _capacity(plan: GridPlan, cluster: Cluster, accelerator: str) -> Capacity:
+    unit = "GPU" if accelerator == "gpu" else "CPU"
+    devices = sum(node.num_gpus if unit == "GPU" else node.num_cpus for node in cluster.nodes())
+    return Capacity(num_devices=devices, unit=unit, max_parallel=plan.spec.run.max_parallel)
 
 
 def _driver(
@@ -240,17 +274,15 @@ def _driver(
     records: Records,
     store: Store,
     tasks: TaskBuilder,
-    cluster: Cluster,
+    capacity: Capacity,
     lease: Lease,
     stop: StopRequests,
-    accelerator: str,
     watcher: Watcher,
+    *,
+    source: Source | None,
+    describe: Callable[[Driver], str],
 ) -> Driver:
     from gridlaw.pipelines.grid.executor import RayExecutor
-
-    nodes = cluster.nodes()
-    unit = "GPU" if accelerator == "gpu" else "CPU"
-    capacity = sum(node.num_gpus if unit == "GPU" else node.num_cpus for node in nodes)
 
     def should_stop() -> str:
         if lease.lost.is_set():
@@ -263,15 +295,18 @@ def _driver(
         store=store,
         tasks=tasks,
         executor=RayExecutor(store.address),
-        capacity=Capacity(num_devices=capacity, unit=unit, max_parallel=plan.spec.run.max_parallel),
+        capacity=capacity,
         should_stop=should_stop,
         lost=lease.lost.is_set,
-        tick=_with_description(plan, records, watcher.tick),
+        tick=_with_description(records, describe, watcher.tick),
         say=watcher.say,
+        source=source,
     )
 
 
-def _with_description(plan: GridPlan, records: Records, tick: Callable[[Driver], None]) -> Callable[[Driver], None]:
+def _with_description(
+    records: Records, describe: Callable[[Driver], str], tick: Callable[[Driver], None]
+) -> Callable[[Driver], None]:
     """Keep the ledger current for people: the parent run's description, and where each run is."""
     last, places = 0.0, Places()
 
@@ -281,7 +316,7 @@ def _with_description(plan: GridPlan, records: Records, tick: Callable[[Driver],
         places.tick(driver)
         if time.monotonic() - last >= DESCRIBE_EVERY_SECONDS:
             last = time.monotonic()
-            records.ledger.describe(records.parent_id, progress_text(plan, driver))
+            records.ledger.describe(records.parent_id, describe(driver))
 
     return each
 
@@ -296,29 +331,30 @@ def progress_text(plan: GridPlan, driver: Driver) -> str:
     return "\n\n".join(lines)
 
 
-def _end(
-    plan: GridPlan,
-    ledger: Ledger,
-    store: Store,
-    lease: Lease,
-    parent: str,
-    driver: Driver,
-    reason: str,
-    signum: int,
-    wall_seconds: float,
-) -> Ended:
-    from gridlaw.pipelines.report.markdown import markdown_summary
+def stop_code(signum: int) -> int:
+    """Exit code of a submission that had to stop: by a signal, or by its surroundings (0)."""
+    return {int(signal.SIGINT): 130, int(signal.SIGTERM): 143}.get(signum, 3)
 
-    problems = tuple(driver.problems)
+
+def refuse_lost_lease(lease: Lease, reason: str) -> None:
+    """``Surroundings`` if another driver has taken over: nothing more is written into the ledger."""
     if lease.lost.is_set():
         raise Surroundings(f"{reason}. What was saved is kept; gridlaw status shows who runs it now")
+
+
+def _end(plan: GridPlan, store: Store, lease: Lease, worked: Worked, signum: int, wall_seconds: float) -> Ended:
+    from gridlaw.pipelines.report.markdown import markdown_summary
+
+    ledger, parent, reason = worked.ledger, worked.records.parent_id, worked.reason
+    problems = tuple(worked.driver.problems)
+    refuse_lost_lease(lease, reason)
     if reason:
         try:
             ledger.stop_run(parent, reason)
             done = read_state(plan, ledger, store).num_done()
         except Surroundings:  # the driver has said so already, and the next submission ends this run
-            done = driver.num_trained()
-        code = {int(signal.SIGINT): 130, int(signal.SIGTERM): 143}.get(signum, 3)
+            done = worked.driver.num_trained()
+        code = stop_code(signum)
         return Ended(exit_code=code, num_points=len(plan.points), num_done=done, problems=problems, stopped=reason)
     ledger.end_stale_runs(keep=[parent])  # runs whose opening was cut off by an outage
     path, data = write_report(plan, ledger, store, wall_seconds=wall_seconds)
@@ -342,7 +378,7 @@ def _end(
     )
 
 
-def _check_machine(plan: GridPlan) -> str:
+def check_machine(plan: GridPlan) -> str:
     """The accelerator that training will use; ``BadInput`` for what this machine can never run."""
     run = plan.spec.run
     node = local_node()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+from collections.abc import Sequence
 from functools import cache
 
 from gridlaw.pipelines.report import charts, law_sections, sections, words
@@ -31,6 +32,11 @@ def render(data: ReportData) -> str:
         sections.made(data),
     ]
     title = f"{data.experiment}: scaling laws"
+    return document(title, _header(data, Html("".join(parts))), parts, figures, _colophon(data))
+
+
+def document(title: str, header: Html, parts: Sequence[Html], figures: Figures, colophon: str) -> str:
+    """A whole page of parts: its header and main matter, figures drawn from what travels inside."""
     head = joined([
         Html('<meta charset="utf-8">'),
         Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
@@ -40,9 +46,9 @@ def render(data: ReportData) -> str:
         Html(f"<style>{SHEET}</style>"),
     ], "\n")  # fmt: skip
     body = joined([
-        _header(data, Html("".join(parts))),
+        tag("header", header),
         tag("main", joined(parts, "\n")),
-        tag("footer", _colophon(data)),
+        tag("footer", colophon),
         Html(f'<script type="application/json" id="figures">{figures.json()}</script>'),
         Html(f'<script type="text/plain" id="plotly">{_plotly_packed() if figures.panels else ""}</script>'),
         Html(f"<script>{SCRIPT}</script>") if figures.panels else Html(""),
@@ -65,9 +71,7 @@ def _header(data: ReportData, written: Html) -> Html:
     ]
     links = [tag("li", tag("a", text, href=f"#{key}")) for key, text in named if f'id="{key}"' in written]
     nav = tag("nav", tag("ul", joined(links)), aria_label="Sections")
-    return tag(
-        "header", joined([tag("p", kicker, class_="kicker"), tag("h1", data.experiment), sections.facts(data), nav])
-    )
+    return joined([tag("p", kicker, class_="kicker"), tag("h1", data.experiment), sections.facts(data), nav])
 
 
 def _when(created: str) -> str:

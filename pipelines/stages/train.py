@@ -20,6 +20,7 @@ from gridlaw.modules.training.job import FitJob
 from gridlaw.platform.ledger.journal import Journal
 from gridlaw.platform.ledger.records import TRAIN_LOSS
 from gridlaw.platform.progress import ProgressWriter
+from gridlaw.platform.store.base import STOP_FILE
 
 
 class JournalLogger(Logger):
@@ -71,6 +72,7 @@ def _train(task: dict[str, Any], *, stage: str) -> dict[str, Any]:
     job = FitJob.from_dict(task["job"])
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
+    own_stop = folder / STOP_FILE  # asks this task alone, as ``job.stop_file`` asks all
     writer = ProgressWriter(folder, stage=stage)
 
     def progress(step: int, tokens: int, loss: float, tokens_per_second: float) -> None:
@@ -79,5 +81,5 @@ def _train(task: dict[str, Any], *, stage: str) -> dict[str, Any]:
         )
 
     with Journal(folder, task["run_id"], tracking_uri=None) as journal:
-        result = fit(job, logger=JournalLogger(journal), progress=progress)
+        result = fit(job, logger=JournalLogger(journal), progress=progress, should_stop=own_stop.exists)
     return result.to_dict()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PREFIX = "gridlaw."
 TRAIN_LOSS = "train_loss"
 """The training loss in the ledger: ``loss`` there is the evaluation's, and both stand on a point's run."""
-KINDS = ("submission", "trunk", "point", "evaluation", "law", "trial", "data")
+KINDS = ("submission", "trunk", "point", "evaluation", "law", "study", "trial", "data")
 MAX_TAG_LENGTH = 5000  # MLflow's servers differ: 5,000 in older ones, 8,000 now
 
 

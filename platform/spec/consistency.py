@@ -20,6 +20,7 @@ from gridlaw.platform.spec.quantities import Budget
 from gridlaw.platform.spec.sections import DataSection, LawSection, RopeSection, TrainingSection
 from gridlaw.platform.spec.selection import Parts, UnknownPart, matches, selects
 from gridlaw.platform.spec.stages import PointReference, StageSection, merged, read_source
+from gridlaw.platform.spec.tuning import problems_of_tuning
 
 MAX_POINTS = 100_000
 
@@ -27,7 +28,7 @@ MAX_POINTS = 100_000
 def problems_in(spec: GridSpec) -> list[Problem]:
     """The mistakes between the sections of ``spec``."""
     group: Callable[[GridSpec], Iterator[Problem]]
-    for group in (_lists, _stages, _budgets, _points, _overrides, _laws):
+    for group in (_lists, _stages, _budgets, _points, _overrides, _laws, _tuning):
         found = list(group(spec))
         if found:
             return found
@@ -335,3 +336,26 @@ def _exclude_problems(law: LawSection, path: Path, parts: Parts) -> Iterator[Pro
             parts.pattern(text)
         except UnknownPart as error:
             yield Problem((*path, "exclude", index), seen=text, allowed=error.allowed, hint=error.hint)
+
+
+def _tuning(spec: GridSpec) -> Iterator[Problem]:
+    """A tune file varies one point, and what belongs to studies alone stands in tune files alone."""
+    if spec.tune is None:
+        for key in ("storage", "parallel", "max_hours", "max_flops"):
+            if getattr(spec.run, key) is not None:
+                yield Problem(("run", key), seen=getattr(spec.run, key), allowed="nothing without tune:")
+        return
+    path, section = _sections(spec)[-1]
+    for key in ("laws", "also"):
+        if getattr(spec, key):
+            yield Problem((key,), seen=Shown("given"), allowed="nothing in a tune file", hint="It varies one point")
+            return
+    block = spec.blocks()[-1]
+    for key in ("architectures", "scales", "budgets", "seeds"):
+        values = getattr(block, key)
+        if len(values) > 1:
+            where = f"the last stage, {block.stage}" if block.stage else "a tune file"
+            names = [str(getattr(value, "name", value)) for value in values]
+            place = (*path, key) if getattr(section, key) else path
+            yield Problem(place, seen=Shown(listed(names)), allowed=f"one of {key} in {where}")
+    yield from problems_of_tuning(spec.tune)

@@ -261,11 +261,16 @@ def _value_at(value: Any, path: Path) -> Any:
 def model_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
     """The section that stands at ``path`` below ``model``, found through the annotations."""
     current: type[BaseModel] | None = model
+    is_key = False  # of a mapping from names to sections
     for part in path:
         if isinstance(part, int):
             continue
+        if is_key:
+            is_key = False
+            continue
         info = _field(current, part) if current else None
         current = _section_in(info.annotation) if info is not None else None
+        is_key = info is not None and typing.get_origin(info.annotation) is dict
     return current
 
 
@@ -298,7 +303,8 @@ def _meaning(model: type[BaseModel], path: Path) -> str:
 
 
 _ELSEWHERE: Mapping[str, str] = {
-    "tune": "Tune files are not part of this version: remove tune:",
+    "storage": "The study's storage is run.storage",
+    "trials": "The number of trials is tune.trials",
     "lr": "The learning rate is training.optimizer.lr",
     "seed": "Seeds are a list: seeds: [0]",
     "budget": "Budgets are a list: budgets: [5N]",

@@ -22,6 +22,7 @@ from gridlaw.platform.spec.sections import (
 )
 from gridlaw.platform.spec.selection import Parts, Role, role_of
 from gridlaw.platform.spec.stages import Source, StageSection, merged, read_source
+from gridlaw.platform.spec.tuning import TuneSection
 
 
 class GridSpec(BlockSection):
@@ -39,6 +40,7 @@ class GridSpec(BlockSection):
         default=(EvaluationSection(name="loss", settings={}),), description="what every finished point is asked; [loss]"
     )
     laws: Items[LawSection] = Field(default=(), description="which laws are fitted")
+    tune: TuneSection | None = Field(default=None, description="makes it a tune file: the last point's settings vary")
     run: RunSection = Field(default_factory=RunSection, description="where and how; never identity")
 
     _base_folder: Path = PrivateAttr(default_factory=Path.cwd)

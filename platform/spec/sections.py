@@ -309,6 +309,14 @@ class RunSection(Section):
     store: Text | None = Field(
         default=None, description="folder or s3:// address of checkpoints and data; ./gridlaw-runs"
     )
+    storage: Text | None = Field(
+        default=None, description="of a study: sqlite:///, postgresql://…, journal:///FILE; sqlite beside the store"
+    )
+    parallel: Count | None = Field(default=None, description="trials of a study at a time; as many as fit")
+    max_hours: Positive | None = Field(default=None, description="no trial begins later in one tune run; no limit")
+    max_flops: Positive | None = Field(
+        default=None, description="no trial begins that would take a study beyond these training FLOPs; no limit"
+    )
 
     def devices_for(self, scale: str) -> float:
         """Devices of one trial at ``scale``: its own number, or the one for all scales, or 1."""

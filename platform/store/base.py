@@ -61,6 +61,10 @@ class Store(Protocol):
         """A local folder, made if missing, in which code that needs plain files may write."""
 
 
+STOP_FILE = "stop"
+"""Its appearance in an attempt's folder asks the task that works there to save and leave."""
+
+
 def attempt_name(run_id: str) -> str:
     """Folder of one run's checkpoints and journal. By run id: a run deleted in the MLflow UI really starts anew."""
     return f"attempts/{run_id}"

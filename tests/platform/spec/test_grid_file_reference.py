@@ -45,6 +45,7 @@ from gridlaw.platform.spec.sections import (
     YarnSection,
 )
 from gridlaw.platform.spec.stages import StageSection
+from gridlaw.platform.spec.tuning import ParameterSection, PruneSection, SamplerSection, TuneSection
 
 DOC = Path(load_module.__file__).resolve().parents[2] / "docs" / "grid-file.md"
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -66,6 +67,10 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "evaluate": EvaluationSection,
     "laws": LawSection,
     "laws.fit": SelectionSection,
+    "tune": TuneSection,
+    "tune.space": ParameterSection,
+    "tune.sampler": SamplerSection,
+    "tune.prune": PruneSection,
     "run": RunSection,
     "run.keep": KeepSection,
     "run.evaluations": ResourcesSection,
