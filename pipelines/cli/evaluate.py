@@ -18,9 +18,15 @@ from gridlaw.platform.errors import BadInput
 @click.argument("evaluations", nargs=-1, required=True)
 @click.option("--data", "data_folder", default=None, type=click.Path(path_type=Path), help="Prepared data.")
 @click.option("--set", "settings", multiple=True, metavar="NAME.KEY=VALUE", help="A setting, such as niah.depths=5.")
+@click.option("--figures", default=None, type=click.Path(path_type=Path, file_okay=False), help="Folder for heat maps.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def evaluate(
-    source: str, evaluations: tuple[str, ...], data_folder: Path | None, settings: tuple[str, ...], as_json: bool
+    source: str,
+    evaluations: tuple[str, ...],
+    data_folder: Path | None,
+    settings: tuple[str, ...],
+    figures: Path | None,
+    as_json: bool,
 ) -> None:
     """Evaluate SOURCE: a folder (model.safetensors, config.json), a grid, or GRID:POINT.
 
@@ -45,11 +51,25 @@ def evaluate(
                     work_folder=Path(work),
                 )
             found.setdefault(name, {})[each.name] = result
+            if figures is not None:
+                _draw(result, figures, name, each.name)
             if not as_json:
                 values = ", ".join(f"{key} {value:.5g}" for key, value in result["metrics"].items())
                 click.echo(f"{name} {each.name}: {values} ({result['num_samples']} samples)")
     if as_json:
         click.echo(json.dumps(found))
+
+
+def _draw(result: dict[str, Any], folder: Path, point: str, evaluation: str) -> None:
+    """Heat maps as HTML and PNG; their names go to standard error."""
+    from gridlaw.pipelines.evaluations.figures import heat_maps
+    from gridlaw.pipelines.laws.figures import save
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in heat_maps(result, title=point).items():
+        stem = "-".join([evaluation, name, *Path(point).parts[-5:]]).replace("/", "")
+        paths = [save(figure, folder / f"{stem}{ending}") for ending in (".html", ".png")]
+        click.echo(f"figures: {', '.join(map(str, paths))}", err=True)
 
 
 def _models(source: str, data_folder: Path | None) -> list[tuple[str, Path, Path]]:

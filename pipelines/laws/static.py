@@ -1,7 +1,7 @@
 """Draw the figures of figures.py with matplotlib, for PNG, SVG and PDF without a browser.
 
-It knows the traces that they use (lines, marks, filled bands, error bars, text, contours) and no others: an unknown
-kind is an assertion, so a new figure cannot be exported half drawn.
+It knows the traces that they use (lines, marks, filled bands, error bars, text, contours, heat maps) and no
+others: an unknown kind is an assertion, so a new figure cannot be exported half drawn.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ def draw(figure: go.Figure, path: Path, *, width: int, height: int) -> None:
     canvas = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, layout="constrained")
     FigureCanvasAgg(canvas)
     axes = canvas.add_subplot()
+    if figure.data and figure.data[0].type == "heatmap":
+        _heat_map(canvas, axes, figure)
+        canvas.savefig(path)
+        return
     for trace in figure.data:
         if trace.type == "contour":
             _contour(axes, trace)
@@ -46,6 +50,21 @@ def draw(figure: go.Figure, path: Path, *, width: int, height: int) -> None:
     if handles:
         canvas.legend(handles, labels, fontsize=9, frameon=False, loc="outside lower center", ncols=4)
     canvas.savefig(path)
+
+
+def _heat_map(canvas: Any, axes: Any, figure: go.Figure) -> None:
+    """A map of categories by categories, the first row on top."""
+    trace, layout = figure.data[0], figure.layout
+    ramp = LinearSegmentedColormap.from_list("shares", [(stop, colour) for stop, colour in trace.colorscale])
+    drawn = axes.imshow(
+        np.asarray(trace.z, dtype=float), cmap=ramp, vmin=trace.zmin, vmax=trace.zmax, aspect="auto", origin="upper"
+    )
+    for letter, names in (("x", trace.x), ("y", trace.y)):
+        shown = range(0, len(names), max(1, len(names) // 12))
+        getattr(axes, f"set_{letter}ticks")(list(shown), [names[index] for index in shown])
+        getattr(axes, f"set_{letter}label")(_plain(layout[f"{letter}axis"].title.text))
+    axes.set_title(_plain(layout.title.text), loc="left", fontsize=12)
+    canvas.colorbar(drawn, label=_plain(trace.colorbar.title.text))
 
 
 def _axis(axes: Any, letter: str, described: Any) -> None:
