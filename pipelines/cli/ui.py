@@ -8,36 +8,79 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 import click
 
 from gridlaw.platform.errors import BadInput, Surroundings
-from gridlaw.platform.ledger.tracking import redacted
+from gridlaw.platform.ledger.tracking import Tracking, redacted, sqlite_path
+from gridlaw.platform.ledger.views import POINTS, TAG, experiment_page
 
+DEFAULT_STORE = "gridlaw-runs"
 # The UI opens in its mode for agents otherwise, where runs of training are hidden.
-_MODE = "?workflowType=machine_learning"
+_MODE = "workflowType=machine_learning"
 
 
 @click.command()
-@click.option("--store", default="gridlaw-runs", show_default=True, help="The store whose ledger is shown.")
+@click.argument("grid", required=False)
+@click.option("--store", default=None, help="The store whose ledger is shown.  [default: the grid's, or gridlaw-runs]")
 @click.option("--port", default=5000, show_default=True, type=click.IntRange(1, 65535), help="First port to try.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind; loopback unless told otherwise.")
 @click.option("--optuna", is_flag=True, help="Optuna's dashboard over the studies instead.")
 @click.option("--storage", default=None, help="With --optuna: the studies' storage; the store's own when left out.")
-def ui(store: str, port: int, host: str, optuna: bool, storage: str | None) -> None:
-    """Open the MLflow UI for a local grid, or Optuna's dashboard for its studies. Ctrl-C stops it."""
+def ui(grid: str | None, store: str | None, port: int, host: str, optuna: bool, storage: str | None) -> None:
+    """Open the MLflow UI at GRID's points, or at a store's experiments, or Optuna's dashboard. Ctrl-C stops it.
+
+    A grid whose ledger is a tracking server is linked to; nothing is started then.
+    """
+    experiment = tracking_uri = ""
+    if grid is not None:
+        experiment, store, tracking_uri = _place(grid, store)
+    store = store or DEFAULT_STORE
     if optuna:
-        _serve(_start_dashboard(store, storage, host, port := _free_port(host, port)), host, port, page="/dashboard/")
+        port = _free_port(host, port)
+        _serve(lambda log: _start_dashboard(store, storage, host, port, log), host, port, page="/dashboard/")
         return
     if storage is not None:
         raise BadInput("--storage", seen=storage, allowed="nothing without --optuna")
-    database = Path(store).resolve() / "mlflow.db"
+    if tracking_uri.startswith("http"):
+        click.echo(f"{redacted(tracking_uri)}/{_page(tracking_uri, experiment)}")
+        return
+    database = _database(store, tracking_uri)
+    page = _page(f"sqlite:///{database}", experiment)
+    port = _free_port(host, port)
+    _serve(lambda log: _start(database, host, port, log), host, port, page=f"/{page}", health="/health")
+
+
+def _place(grid: str, store: str | None) -> tuple[str, str, str]:
+    """(experiment, store, tracking address) of a grid; a store given beside it goes before the file's."""
+    from gridlaw.pipelines.cli.grid import load_plan
+    from gridlaw.pipelines.grid.submission import Place
+
+    plan = load_plan(grid)
+    place = Place.of(plan)
+    if store is not None:
+        return plan.spec.name, store, ""
+    return plan.spec.name, place.store_address, place.tracking_uri
+
+
+def _database(store: str, tracking_uri: str) -> Path:
+    """The sqlite file to show; ``BadInput`` where there is none or the ledger is another kind of database."""
+    if tracking_uri and not tracking_uri.startswith("sqlite"):
+        raise BadInput(
+            "run.tracking_uri",
+            seen=redacted(tracking_uri),
+            allowed="an http(s) server, or sqlite",
+            hint="start `mlflow server` on that database and open its address",
+        )
+    database = sqlite_path(tracking_uri) or Path(store).resolve() / "mlflow.db"
     if not database.exists():
         raise BadInput(
             "--store",
@@ -45,31 +88,57 @@ def ui(store: str, port: int, host: str, optuna: bool, storage: str | None) -> N
             allowed="a folder with a ledger (mlflow.db)",
             hint="run a grid first: gridlaw run quickstart",
         )
-    port = _free_port(host, port)
-    _serve(_start(database, host, port), host, port, page=f"/{_MODE}", health="/health")
+    return database
 
 
-def _serve(server: subprocess.Popen[bytes], host: str, port: int, *, page: str, health: str = "/") -> None:
-    """Wait until the server answers, say where, and end it with this command."""
-    try:
-        _wait_until_up(server, f"http://{host}:{port}{health}")
-        click.echo(f"http://{host}:{port}{page}")
-        click.echo("Ctrl-C stops the server.", err=True)
-        server.wait()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        _stop(server)
+def _page(tracking_uri: str, experiment: str) -> str:
+    """What comes behind the server's address: an experiment's points, or all experiments where none is named.
+
+    A store with one experiment names it. ``BadInput`` for an experiment that is not there.
+    """
+    tracking = Tracking(uri=tracking_uri, patience_seconds=10.0)
+    found = {each.name: each for each in tracking.call("list experiments", lambda client: client.search_experiments())}
+    found.pop("Default", None)
+    if not experiment and len(found) == 1:
+        (experiment,) = found
+    if not experiment:
+        return f"?{_MODE}"
+    if experiment not in found:
+        raise BadInput(
+            "grid",
+            seen=experiment,
+            allowed=", ".join(found) or "a grid that has run",
+            hint=f"run it first: gridlaw run {experiment}",
+        )
+    known = found[experiment]
+    return experiment_page(known.experiment_id, POINTS if TAG + POINTS in known.tags else "")
 
 
-def _start(database: Path, host: str, port: int) -> subprocess.Popen[bytes]:
+def _serve(
+    start: Callable[[IO[bytes]], subprocess.Popen[bytes]], host: str, port: int, *, page: str, health: str = "/"
+) -> None:
+    """Start a server, wait until it answers, say where, and end it with this command."""
+    with tempfile.TemporaryFile() as log:  # a pipe that nobody reads would fill up and halt the server
+        server = start(log)
+        try:
+            _wait_until_up(server, f"http://{host}:{port}{health}", log)
+            click.echo(f"http://{host}:{port}{page}")
+            click.echo("Ctrl-C stops the server.", err=True)
+            server.wait()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            _stop(server)
+
+
+def _start(database: Path, host: str, port: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{database}"]
     command += ["--host", host, "--port", str(port), "--workers", "1"]
-    return _started(command, environment)
+    return _started(command, environment, log)
 
 
-def _start_dashboard(store: str, storage: str | None, host: str, port: int) -> subprocess.Popen[bytes]:
+def _start_dashboard(store: str, storage: str | None, host: str, port: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
     from gridlaw.platform.tuning.dashboard import STORAGE_VARIABLE
     from gridlaw.platform.tuning.storage import check_storage, default_storage, open_storage, resolve_storage
 
@@ -85,27 +154,24 @@ def _start_dashboard(store: str, storage: str | None, host: str, port: int) -> s
             hint="run one first: gridlaw tune run FILE",
         )
     command = [sys.executable, "-m", "gridlaw.platform.tuning.dashboard", host, str(port)]
-    return _started(command, {**os.environ, STORAGE_VARIABLE: url})
+    return _started(command, {**os.environ, STORAGE_VARIABLE: url}, log)
 
 
-def _started(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _started(command: list[str], environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
     def on_sigterm(signum: int, frame: FrameType | None) -> Any:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, on_sigterm)
     # Its own group: Ctrl-C reaches us alone, and we end the server with its workers.
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-    )
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
 
 
-def _wait_until_up(server: subprocess.Popen[bytes], address: str, limit_seconds: float = 60.0) -> None:
+def _wait_until_up(server: subprocess.Popen[bytes], address: str, log: IO[bytes], limit_seconds: float = 300.0) -> None:
     deadline = time.monotonic() + limit_seconds
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            raise Surroundings(
-                f"the server ended at once: {(server.stderr.read() if server.stderr else b'').decode()[-800:]}"
-            )
+            log.seek(0)
+            raise Surroundings(f"the server ended at once: {log.read().decode(errors='replace')[-800:]}")
         try:
             with urllib.request.urlopen(address, timeout=2):
                 return

@@ -202,7 +202,7 @@ def _laws(plan: GridPlan, ledger: Ledger, state: GridState, points: Sequence[Poi
             if kept is not None and not prints.issuperset(kept["identity"]["fitted"]):
                 kept = None  # a fit to evaluations of other settings
             row = (
-                _law_row(kept)
+                law_row(kept)
                 if kept is not None
                 else LawRow(
                     target=law.target,
@@ -229,7 +229,7 @@ def _laws(plan: GridPlan, ledger: Ledger, state: GridState, points: Sequence[Poi
     return tuple(rows)
 
 
-def _law_row(kept: dict[str, Any]) -> LawRow:
+def law_row(kept: dict[str, Any]) -> LawRow:
     """A law as its run has it. A ledger outlives versions: fields that this one does not know are left out."""
     known = {each.name for each in fields(LawRow)}
     return LawRow.from_dict(

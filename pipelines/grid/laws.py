@@ -69,6 +69,10 @@ class LawBook:
                 found += self._refit(index, point.id.architecture, resamples)
         return found
 
+    def metrics_of(self, point: str) -> dict[str, float]:
+        """What is known of a point by now."""
+        return self._metrics[point]
+
     def task(self, index: int, architecture: str, num_resamples: int) -> dict[str, Any]:
         """The refit stage's task: every point of the architecture that has its value now."""
         law = self._plan.laws[index]

@@ -42,6 +42,8 @@ class Records:
     run_ids: dict[str, str] = field(default_factory=dict)
     opened: set[str] = field(default_factory=set)
     """Names of runs that are RUNNING because of this submission."""
+    law_rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The newest fit of each law's run that this submission made or read, as ``LawRow.to_dict`` gives it."""
     _histories: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -177,6 +179,7 @@ class Records:
         tags = {"architecture": architecture, "target": law.target, "form": law.form, "law": law.name}
         run_id = self._open("law", name, fingerprint, tags=tags, identity=None)
         row, fit = result["row"], result["fit"]
+        self.law_rows[name] = row
         num_points = len(row["fitted"])
         self.ledger.log_text(
             run_id, LAW, json.dumps({"row": row, "fit": fit, "identity": values})

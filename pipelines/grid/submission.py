@@ -28,7 +28,9 @@ from gridlaw.pipelines.grid.state import (
     refuse_drift,
     refuse_lost_models,
 )
+from gridlaw.pipelines.grid.summary import final_text, progress_text, read_laws
 from gridlaw.pipelines.grid.tasks import TaskBuilder
+from gridlaw.pipelines.grid.views import grid_views
 from gridlaw.pipelines.plan import GridPlan
 from gridlaw.pipelines.report.data import ReportData
 from gridlaw.platform.cluster import Cluster, Request, begin_cluster, check_requests, local_node
@@ -36,13 +38,14 @@ from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.sender import JournalPump, flush_all
 from gridlaw.platform.ledger.tracking import default_tracking_uri
+from gridlaw.platform.ledger.views import save_views
 from gridlaw.platform.spec.sections import RunSection
 from gridlaw.platform.store.base import Store, experiment_name
 from gridlaw.platform.store.lease import Lease
 from gridlaw.platform.store.local import gone_message, is_gone, open_store
 
 DEFAULT_STORE = "gridlaw-runs"
-DESCRIBE_EVERY_SECONDS = 20.0
+DESCRIBE_EVERY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +252,10 @@ def _records(plan: GridPlan, ledger: Ledger, store: Store, *, rerun: bool) -> Re
     flush_all(attempts, known_runs(state), ledger.tracking)  # what an earlier submission could not send
     parent = ledger.start_submission(tags={"num_points": len(plan.points)}, config=plan.spec.model_dump(mode="json"))
     pump = JournalPump(ledger.tracking)
-    return Records(plan=plan, ledger=ledger, state=state, parent_id=parent, pump=pump, attempts=attempts)
+    records = Records(plan=plan, ledger=ledger, state=state, parent_id=parent, pump=pump, attempts=attempts)
+    save_views(ledger, grid_views(plan))
+    read_laws(records)
+    return records
 
 
 def known_runs(state: GridState) -> list[str]:
@@ -321,16 +327,6 @@ def _with_description(
     return each
 
 
-def progress_text(plan: GridPlan, driver: Driver) -> str:
-    """The parent run's description while the grid runs."""
-    lines = [f"**{plan.spec.name}**: {driver.num_trained()} of {len(plan.points)} points trained."]
-    running = [" ".join(map(str, node.key[:2])) for node in driver.graph.running()]
-    if running:
-        lines.append("Running: " + ", ".join(running) + ".")
-    lines += [f"- {problem.name}: {problem.status}, {problem.reason}" for problem in driver.problems]
-    return "\n\n".join(lines)
-
-
 def stop_code(signum: int) -> int:
     """Exit code of a submission that had to stop: by a signal, or by its surroundings (0)."""
     return {int(signal.SIGINT): 130, int(signal.SIGTERM): 143}.get(signum, 3)
@@ -343,7 +339,6 @@ def refuse_lost_lease(lease: Lease, reason: str) -> None:
 
 
 def _end(plan: GridPlan, store: Store, lease: Lease, worked: Worked, signum: int, wall_seconds: float) -> Ended:
-    from gridlaw.pipelines.report.markdown import markdown_summary
 
     ledger, parent, reason = worked.ledger, worked.records.parent_id, worked.reason
     problems = tuple(worked.driver.problems)
@@ -360,7 +355,7 @@ def _end(plan: GridPlan, store: Store, lease: Lease, worked: Worked, signum: int
     path, data = write_report(plan, ledger, store, wall_seconds=wall_seconds)
     for each in (path, *table_paths(path)):
         ledger.log_file(parent, each)
-    ledger.describe(parent, markdown_summary(data))
+    ledger.describe(parent, final_text(plan, ledger, parent, data, path))
     if problems:
         ledger.fail_run(
             parent, f"{len(problems)} did not succeed: {', '.join(problem.name for problem in problems[:5])}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gridlaw.pipelines.report import words
 from gridlaw.pipelines.report.data import LawRow, ReportData
@@ -16,10 +17,30 @@ MAX_CHARACTERS = 7500  # MLflow refuses tags above 8,000
 MOST_LAWS, MOST_FAILURES, MOST_POINTS = 24, 12, 60
 
 
-def markdown_summary(data: ReportData) -> str:
-    """Findings, laws, failures and points in at most ``MAX_CHARACTERS`` characters."""
-    parts = ["\n".join(f"- {escaped(sentence)}" for sentence in (*words.summary(data), *data.notes))]
-    for rows, most in ((_laws(data), MOST_LAWS), (_failures(data), MOST_FAILURES), (_points(data), MOST_POINTS)):
+def markdown_summary(data: ReportData, *, links: str = "") -> str:
+    """Findings, laws, failures and points in at most ``MAX_CHARACTERS`` characters. links: Markdown, put first."""
+    sentences = (*words.summary(data), *data.notes)
+    return _assembled(
+        links, sentences, [(_laws(data), MOST_LAWS), (_failures(data), MOST_FAILURES), (_points(data), MOST_POINTS)]
+    )
+
+
+def markdown_progress(data: ReportData, running: Sequence[str], *, links: str = "") -> str:
+    """The same while a grid runs: points that have not run are no failures, and the laws are those so far."""
+    done = sum(point.status == "done" for point in data.points)
+    sentences = [f"{done:,} of {words.plural(len(data.points), 'point')} trained."]
+    if running:
+        sentences.append(f"Running: {words.listing(running)}.")
+    failed = replace(data, points=tuple(point for point in data.points if point.status != "not run"))
+    tables = [(_failures(failed), MOST_FAILURES), (_laws(data), MOST_LAWS), (_points(data), MOST_POINTS)]
+    heading = "Laws so far are fitted again with each point." if data.laws else "No law has enough points yet."
+    return _assembled(links, [*sentences, heading], tables)
+
+
+def _assembled(links: str, sentences: Sequence[str], tables: Sequence[tuple[list[str], int]]) -> str:
+    parts = [links] if links else []
+    parts.append("\n".join(f"- {escaped(sentence)}" for sentence in sentences))
+    for rows, most in tables:
         if len(rows) < 3:  # a head and its rule alone
             continue
         kept = _fitting(rows[: most + 2], MAX_CHARACTERS - sum(len(part) + 2 for part in parts) - 60)

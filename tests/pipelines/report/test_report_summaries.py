@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from gridlaw.pipelines.report.data import LawRow, ReportData
-from gridlaw.pipelines.report.markdown import MAX_CHARACTERS, escaped, markdown_summary
+from gridlaw.pipelines.report.markdown import MAX_CHARACTERS, escaped, markdown_progress, markdown_summary
 from gridlaw.pipelines.report.terminal import laws_table
 from gridlaw.pipelines.report.words import exponents_text, percent, significant
 
@@ -42,6 +42,17 @@ def test_markdown_stays_below_mlflows_limit_and_says_what_it_left_out(make_repor
     text = markdown_summary(make_report(names, ("n1", "n2", "n3", "n4", "S1"), (5, 10, 15, 20, 40, 80)))
     assert 4000 < len(text) <= MAX_CHARACTERS
     assert "further row" in text
+
+
+def test_markdown_of_a_running_grid_has_progress_and_laws_so_far(sample_report, with_failures):
+    report = with_failures(sample_report)
+    text = markdown_progress(report, ["segment gdn/n3/seed0"], links="[Points](#/experiments/1)")
+    assert text.startswith("[Points](#/experiments/1)\n\n- 23 of 27 points trained.")
+    assert "segment gdn/n3/seed0" in text
+    assert escaped(exponents_text(report.laws[0])) in text
+    assert "ran out of memory" in text
+    assert "not run" not in text  # a point that waits has not failed
+    assert len(markdown_progress(report, ["x"] * 2000)) <= MAX_CHARACTERS
 
 
 def test_markdown_of_hostile_names_is_text(make_report):
