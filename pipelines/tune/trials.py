@@ -278,7 +278,8 @@ class Trials:
         state, values, reason = self._verdict(trial)
         again = trial.failure is not None and trial.failure.kind in _MAY_PASS and not trial.pruned
         diverged = trial.failure is not None and trial.failure.kind == "diverged"
-        self._records.open_point(trial.trunk, trial.point)  # at once, unless nothing of it ever ran
+        if trial.point.name not in self._records.run_ids:  # nothing of it ever ran
+            self._records.open_point(trial.trunk, trial.point)
         metrics = {name: value for name, value in trial.metrics.items() if math.isfinite(value)} | values
         flops = self._steps(trial) * trial.trunk.batch_tokens * trial.trunk.flops_per_token
         tags = {FLOPS: flops, ASK_AGAIN: True if again else None}
