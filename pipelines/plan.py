@@ -8,11 +8,13 @@ tokenises nothing, and asks the ledger for nothing but points of other experimen
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gridlaw.modules import catalog
+from gridlaw.modules.data.absent import allow_absent
 from gridlaw.modules.data.declaration import declare, locate, prepared_name
 from gridlaw.modules.data.epochs import TrainTokens, check_epochs, count_train_tokens, epochs_of
 from gridlaw.modules.mixers.base import MixerSpec
@@ -151,8 +153,10 @@ class GridPlan:
     evaluations: tuple[Evaluation, ...]
     laws: tuple[LawPlan, ...]
     warnings: tuple[str, ...]
+    absent: tuple[tuple[str, str], ...] = ()
+    """(field, path or glob) of files that are not there, where ``make_plan`` was told to go on without them."""
 
-    @property
+    @cached_property
     def points(self) -> tuple[PointPlan, ...]:
         return tuple(point for trunk in self.trunks for point in trunk.points)
 
@@ -161,8 +165,12 @@ class GridPlan:
         """Prepared data by folder."""
         return {trunk.data.folder: trunk.data for trunk in self.trunks}
 
+    @cached_property
+    def _trunk_by_name(self) -> dict[str, TrunkPlan]:
+        return {trunk.name: trunk for trunk in self.trunks}
+
     def trunk_of(self, point: PointPlan) -> TrunkPlan:
-        return next(trunk for trunk in self.trunks if trunk.name == point.trunk)
+        return self._trunk_by_name[point.trunk]
 
     def evaluation_fingerprint(self, point: PointPlan, evaluation: Evaluation) -> str:
         return identity.fingerprint(self.evaluation_identity(point, evaluation))
@@ -189,6 +197,17 @@ class GridPlan:
         """What its evaluations ask, each once."""
         every = (self.examples(trunk, evaluation) for trunk in self.trunks for evaluation in self.evaluations)
         return list({each.fingerprint: each for each in every if each is not None}.values())
+
+
+def make_plan_without_files(spec: GridSpec) -> GridPlan:
+    """``make_plan`` where files that the grid names may be missing: they stand in ``absent``.
+
+    With any missing, fingerprints are not those of a run, so they are never compared with the ledger; a vocabulary that
+    a missing tokenizer would give is taken to be the papers'.
+    """
+    with allow_absent() as absent:
+        plan = make_plan(spec)
+    return replace(plan, absent=tuple(absent))
 
 
 def make_plan(spec: GridSpec) -> GridPlan:

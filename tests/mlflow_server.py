@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,8 +17,9 @@ from pathlib import Path
 class Server:
     """A real ``mlflow server`` on loopback that can be stopped and started again on the same database and port."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, password: str | None = None) -> None:
+        """password: of the user ``admin``; with it the server asks for a name and a password (basic authentication)."""
+        self.folder, self.password = folder, password
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -28,7 +30,10 @@ class Server:
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"]
         command += ["--artifacts-destination", str(self.folder / "artifacts")]
-        environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        if self.password is not None:
+            command += ["--app-name", "basic-auth"]
+        environment = os.environ | self._authentication()
+        environment |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         with open(self.folder / "server.log", "ab") as output:
             self._process = subprocess.Popen(
                 command, stdout=output, stderr=output, env=environment, start_new_session=True
@@ -41,6 +46,21 @@ class Server:
             assert self._process.poll() is None, (self.folder / "server.log").read_text()
             time.sleep(0.1)
         raise AssertionError((self.folder / "server.log").read_text())
+
+    def _authentication(self) -> dict[str, str]:
+        if self.password is None:
+            return {}
+        settings = self.folder / "auth.ini"
+        settings.write_text(
+            "[mlflow]\ndefault_permission = READ\nadmin_username = admin\n"
+            f"database_uri = sqlite:///{self.folder}/auth.db\n"
+            "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
+        )
+        return {
+            "MLFLOW_AUTH_CONFIG_PATH": str(settings),
+            "MLFLOW_AUTH_ADMIN_PASSWORD": self.password,
+            "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(16),
+        }
 
     def stop(self) -> None:
         if self._process is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gridlaw.modules.data import embedded, generators
+from gridlaw.modules.data.absent import note_absent
 from gridlaw.modules.data.files import file_format, read_file
 from gridlaw.modules.data.hashing import file_sha256
 from gridlaw.modules.errors import BadSetting
@@ -129,6 +130,8 @@ def _resolve_files(pattern: str, entry: dict[str, Any], *, base_folder: Path, fi
     whole = str(base_folder / pattern)
     matched = [whole] if Path(whole).exists() else glob.glob(whole, recursive=True)
     paths = sorted(Path(path) for path in matched)
+    if not paths and note_absent(field, pattern):
+        return {"kind": "files", "absent": pattern}, {}
     if not paths or not all(path.is_file() for path in paths):
         folders = [str(path) for path in paths if path.is_dir()]
         raise BadSetting(

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gridlaw.modules.catalog import PAPER_VOCAB_SIZE
+from gridlaw.modules.data.absent import note_absent
 from gridlaw.modules.errors import BadSetting
 
 TokenArray = npt.NDArray[np.integer[Any]]
@@ -125,6 +127,9 @@ def resolve_tokenizer(entry: Any, *, base_folder: Path) -> tuple[dict[str, Any],
     if entry == "bytes":
         plain = BytesTokenizer()
         return {"name": "bytes", "vocab_size": plain.vocab_size, "end_token_id": plain.end_token_id}, {}
+    if isinstance(entry, str) and not (base_folder / entry).exists() and note_absent("data.tokenizer", entry):
+        size = PAPER_VOCAB_SIZE
+        return {"name": "tokenizers", "absent": entry, "vocab_size": size, "end_token_id": size - 1}, {}
     if not isinstance(entry, str) or not (base_folder / entry).exists():
         raise BadSetting(
             "data.tokenizer",

@@ -8,12 +8,19 @@ from typing import Any
 
 import click
 
-from gridlaw.pipelines.plan import GridPlan, grids_folder, make_plan
+from gridlaw.pipelines.cli.options import place_options
+from gridlaw.pipelines.plan import GridPlan, grids_folder, make_plan, make_plan_without_files
 from gridlaw.platform.errors import BadInput
 
 
-def load_plan(grid: str) -> GridPlan:
-    """The plan of a file, or of a shipped grid by its name."""
+def load_plan(
+    grid: str, *, store: str | None = None, tracking_uri: str | None = None, without_files: bool = False
+) -> GridPlan:
+    """The plan of a file, or of a shipped grid by its name.
+
+    store, tracking_uri: instead of the file's, never identity. without_files: go on where files that it names are
+    missing (``GridPlan.absent``); else one message tells all of them.
+    """
     from gridlaw.platform.spec.load import load_grid
 
     spec = load_grid(grid, shipped_folder=grids_folder())
@@ -21,7 +28,21 @@ def load_plan(grid: str) -> GridPlan:
         raise BadInput(
             "grid", seen=grid, allowed="a grid file without tune:", hint=f"It is a tune file: gridlaw tune run {grid}"
         )
-    return make_plan(spec)
+    plan = make_plan_without_files(spec.placed(store=store, tracking_uri=tracking_uri))
+    if len(plan.absent) == 1 and not without_files:
+        return make_plan(plan.spec)  # refuses it in its own words
+    if plan.absent and not without_files:
+        raise BadInput(
+            f"files of {plan.spec.name}",
+            allowed=f"files that exist below {plan.spec.base_folder}; missing there: {absent_text(plan)}",
+            hint=f"Put them there. A plan is shown without them: gridlaw plan {grid}",
+        )
+    return plan
+
+
+def absent_text(plan: GridPlan) -> str:
+    """Missing files and what names them."""
+    return ", ".join(f"{path} ({field})" for field, path in plan.absent)
 
 
 @click.command()
@@ -30,15 +51,27 @@ def load_plan(grid: str) -> GridPlan:
     "--rerun", is_flag=True, help="Train drifted points again; old runs are tagged superseded, none is deleted."
 )
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live table.")
-def run(grid: str, rerun: bool, plain: bool) -> None:
+@click.option("--address", default=None, help="HOST:PORT of a Ray cluster, auto inside a Ray Job; else one of its own.")
+@click.option("--shared-store", is_flag=True, help="With --address: the store's folder is a mount of every node.")
+@place_options
+def run(
+    grid: str,
+    rerun: bool,
+    plain: bool,
+    address: str | None,
+    shared_store: bool,
+    store: str | None,
+    tracking_uri: str | None,
+) -> None:
     """Run GRID, a YAML file or the name of a shipped grid. Does only what is missing."""
     from gridlaw.pipelines.grid.submission import Watcher, run_grid
 
-    plan = load_plan(grid)
+    plan = load_plan(grid, store=store, tracking_uri=tracking_uri)
     for warning in plan.warnings:
         click.echo(f"warning: {warning}", err=True)
     with Screen(plan.spec.name, plain=plain) as screen:
-        ended = run_grid(plan, rerun=rerun, watcher=Watcher(tick=screen.tick, say=screen.say))
+        watcher = Watcher(tick=screen.tick, say=screen.say)
+        ended = run_grid(plan, rerun=rerun, watcher=watcher, address=address, shared_store=shared_store)
     _print_end(plan, grid, ended)
     raise SystemExit(ended.exit_code)
 
@@ -104,11 +137,12 @@ def _print_end(plan: GridPlan, grid: str, ended: Any) -> None:
 @click.command()
 @click.argument("grid")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(grid: str, as_json: bool) -> None:
+@place_options
+def plan(grid: str, as_json: bool, store: str | None, tracking_uri: str | None) -> None:
     """Show what running GRID would do, point by point, and what it costs. Starts nothing."""
     from gridlaw.pipelines.grid.preview import preview, print_preview
 
-    planned = load_plan(grid)
+    planned = load_plan(grid, store=store, tracking_uri=tracking_uri, without_files=True)
     shown = preview(planned)
     if as_json:
         click.echo(json.dumps(shown))
@@ -121,11 +155,12 @@ def plan(grid: str, as_json: bool) -> None:
 @click.command()
 @click.argument("grid")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(grid: str, as_json: bool) -> None:
+@place_options
+def status(grid: str, as_json: bool, store: str | None, tracking_uri: str | None) -> None:
     """Show what the ledger holds of GRID: done, running and where, failed and why, left."""
     from gridlaw.pipelines.grid.status import print_status, status_of
 
-    shown = status_of(load_plan(grid))
+    shown = status_of(load_plan(grid, store=store, tracking_uri=tracking_uri))
     if as_json:
         click.echo(json.dumps(shown))
     else:
@@ -134,14 +169,15 @@ def status(grid: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("grid")
-def report(grid: str) -> None:
+@place_options
+def report(grid: str, store: str | None, tracking_uri: str | None) -> None:
     """Make the report page of GRID again from the ledger, and its tables as Markdown and CSV."""
     from gridlaw.pipelines.grid.submission import Place, table_paths, write_report
 
-    planned = load_plan(grid)
+    planned = load_plan(grid, store=store, tracking_uri=tracking_uri)
     place = Place.of(planned)
-    store = place.store(create=False)
-    ledger = place.ledger(planned, store)
+    opened = place.store(create=False)
+    ledger = place.ledger(planned, opened)
     if ledger is None:
         raise BadInput(
             "grid",
@@ -149,6 +185,6 @@ def report(grid: str) -> None:
             allowed="a grid with an experiment in the ledger",
             hint=f"Run it first: gridlaw run {grid}",
         )
-    path, _ = write_report(planned, ledger, store)
+    path, _ = write_report(planned, ledger, opened)
     click.echo(f"report: {path}")
     click.echo(f"tables: {', '.join(map(str, table_paths(path)))}")

@@ -20,6 +20,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("gridlaw.pipelines.cli.grid:run", "Run a grid: train, evaluate, fit, report; only what is missing."),
     "plan": ("gridlaw.pipelines.cli.grid:plan", "Show what a run would do, and what it costs. Starts nothing."),
     "status": ("gridlaw.pipelines.cli.grid:status", "Show what the ledger holds of a grid."),
+    "submit": ("gridlaw.pipelines.cli.cluster:submit", "Run a grid as a job of a Ray cluster."),
+    "logs": ("gridlaw.pipelines.cli.cluster:logs", "Print what a job has printed."),
+    "stop": ("gridlaw.pipelines.cli.cluster:stop", "Stop a grid's driver; what runs is saved."),
     "report": ("gridlaw.pipelines.cli.grid:report", "Make a grid's report page again from the ledger."),
     "describe": (
         "gridlaw.pipelines.cli.describe:describe",
@@ -30,6 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "fit": ("gridlaw.pipelines.cli.laws:fit", "Fit a scaling law to a table or to a grid in the ledger."),
     "compare": ("gridlaw.pipelines.cli.laws:compare", "Compare architectures' laws at one N and D."),
     "suggest": ("gridlaw.pipelines.cli.laws:suggest", "Rank what to run next for a prediction, per FLOP."),
+    "doctor": ("gridlaw.pipelines.cli.doctor:doctor", "Check this machine or a cluster: versions, store, clocks."),
     "tune": ("gridlaw.pipelines.cli.tune:tune", "Tune settings of one point: run, status, best."),
     "ui": ("gridlaw.pipelines.cli.ui:ui", "Open the MLflow UI, or Optuna's dashboard."),
 }

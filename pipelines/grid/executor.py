@@ -14,6 +14,7 @@ from typing import Any
 
 from gridlaw.pipelines.grid.graph import NodeKey
 from gridlaw.pipelines.grid.outcome import Failure, Outcome, failure_of
+from gridlaw.pipelines.submit import credentials
 from gridlaw.platform.cluster import Request
 from gridlaw.platform.errors import Surroundings
 from gridlaw.platform.store.local import gone_message, is_gone
@@ -37,6 +38,7 @@ def run_stage(stage: str, task: dict[str, Any], store: str) -> dict[str, Any]:
     that: a checkpoint that cannot be found is no mistake of the task, and a result in a vanished store is none.
     """
     try:
+        credentials.load()  # of a Ray Job, whose folder is a worker's working directory
         _require(store)
         module, function = STAGES[stage].split(":")
         result = getattr(importlib.import_module(module), function)(task)

@@ -65,6 +65,7 @@ def preview(plan: GridPlan) -> dict[str, Any]:
     return {
         "name": plan.spec.name,
         "warnings": _warnings(plan, state, store),
+        "absent": [{"field": field, "path": path} for field, path in plan.absent],
         "points": points,
         "trunks": [_trunk(state, trunk) for trunk in plan.trunks],
         "laws_to_fit": [law_name(plan.laws[index], architecture) for index, architecture, *_ in _behind(plan, state)],
@@ -94,6 +95,10 @@ def print_preview(shown: dict[str, Any]) -> None:
     console.print(table)
     for line in _base_lines(shown["trunks"]):
         console.print(line)
+    if shown["absent"]:
+        missing = ", ".join(f"{each['path']} ({each['field']})" for each in shown["absent"])
+        console.print(f"not there yet, and needed by a run: {missing}")
+        console.print("Until then a vocabulary is taken to be the papers', and the ledger is not asked.")
     totals = shown["totals"]
     saved = 1 - totals["tokens"] / totals["tokens_without_sharing"] if totals["tokens_without_sharing"] else 0.0
     console.print(
@@ -163,7 +168,7 @@ def open_state(plan: GridPlan) -> tuple[Store, Ledger | None, GridState]:
     """The store and the ledger of a plan, opened for reading, and where everything stands; no ledger yet: None."""
     place = Place.of(plan)
     store = place.store(create=False)
-    ledger = place.ledger(plan, store)
+    ledger = None if plan.absent else place.ledger(plan, store)
     return store, ledger, read_state(plan, ledger, store)
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from types import FrameType
 from typing import Any
 
+from gridlaw.pipelines.doctor.nodes import refuse_unfit_nodes
 from gridlaw.pipelines.grid.collect import collect, hardware_text
 from gridlaw.pipelines.grid.driver import Driver
 from gridlaw.pipelines.grid.laws import LawBook
@@ -33,11 +35,21 @@ from gridlaw.pipelines.grid.tasks import TaskBuilder
 from gridlaw.pipelines.grid.views import grid_views
 from gridlaw.pipelines.plan import GridPlan
 from gridlaw.pipelines.report.data import ReportData
-from gridlaw.platform.cluster import Cluster, Request, begin_cluster, check_requests, local_node
+from gridlaw.pipelines.submit.place import check_place
+from gridlaw.platform.cluster import (
+    Cluster,
+    Node,
+    Request,
+    StartingCluster,
+    begin_cluster,
+    check_requests,
+    local_node,
+)
 from gridlaw.platform.errors import BadInput, Surroundings
+from gridlaw.platform.jobs import submission_id
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.sender import JournalPump, flush_all
-from gridlaw.platform.ledger.tracking import default_tracking_uri
+from gridlaw.platform.ledger.tracking import default_tracking_uri, redacted
 from gridlaw.platform.ledger.views import save_views
 from gridlaw.platform.spec.sections import RunSection
 from gridlaw.platform.store.base import Store, experiment_name
@@ -95,8 +107,20 @@ class Watcher:
     say: Callable[[str], None]
 
 
-def run_grid(plan: GridPlan, *, rerun: bool = False, watcher: Watcher) -> Ended:
-    """Do what is missing of ``plan``. Raises GridlawError for what is refused (nothing was changed then)."""
+def run_grid(
+    plan: GridPlan,
+    *,
+    rerun: bool = False,
+    watcher: Watcher,
+    address: str | None = None,
+    shared_store: bool = False,
+) -> Ended:
+    """Do what is missing of ``plan``. Raises GridlawError for what is refused (nothing was changed then).
+
+    address: of a Ray cluster (``start_cluster``); None for one of its own. shared_store: see ``check_place``.
+    """
+    if address is not None:
+        check_place(plan.spec.run, num_nodes=1)
     place = Place.of(plan)
     store = place.store(create=False)
     ledger = place.ledger(plan, store)
@@ -116,16 +140,38 @@ def run_grid(plan: GridPlan, *, rerun: bool = False, watcher: Watcher) -> Ended:
         )
     _refuse_lost_store(ledger, store)
     refuse_lost_models(plan, state, store)
-    accelerator = check_machine(plan)
-    store = place.store(create=True)
     started = time.monotonic()
-    with StopRequests() as stop, Lease.acquire(store, plan.spec.name) as lease:
-        worked = work(
-            plan, place, store, lease, stop, accelerator=accelerator, watcher=watcher,
-            open_records=lambda ledger: _records(plan, ledger, store, rerun=rerun),
-            describe=lambda driver: progress_text(plan, driver),
-        )  # fmt: skip
-        return _end(plan, store, lease, worked, stop(), time.monotonic() - started)
+    with StopRequests() as stop, ExitStack() as held:
+        cluster = None
+        nodes = [local_node()]
+        if address is not None:
+            cluster = begin_cluster(address)
+            held.callback(cluster.shutdown)
+            nodes = cluster.result().nodes()
+            stop.install()
+            check_place(plan.spec.run, num_nodes=len(nodes), shared_store=shared_store)
+        accelerator = check_machine(plan, nodes)
+        store = place.store(create=True) if address is None else _store_of_all(place, nodes)
+        with Lease.acquire(store, plan.spec.name, job_id=submission_id()) as lease:
+            worked = work(
+                plan, place, store, lease, stop, cluster=cluster, accelerator=accelerator, watcher=watcher,
+                open_records=lambda ledger: _records(plan, ledger, store, rerun=rerun),
+                describe=lambda driver: progress_text(plan, driver),
+            )  # fmt: skip
+            return _end(plan, store, lease, worked, stop(), time.monotonic() - started)
+
+
+def _store_of_all(place: Place, nodes: list[Node]) -> Store:
+    """The store of a grid on a cluster; ``BadInput`` unless every node can use it."""
+    try:
+        store = place.store(create=True)
+    except Surroundings as error:
+        raise BadInput(
+            "run.store", seen=place.store_address, allowed="a store that can be written", hint=str(error)
+        ) from None
+    if len(nodes) > 1:
+        refuse_unfit_nodes(nodes, store)
+    return store
 
 
 def _refuse_lost_store(ledger: Ledger | None, store: Store) -> None:
@@ -203,13 +249,15 @@ def work(
     open_records: Callable[[Ledger], Records],
     describe: Callable[[Driver], str],
     source: Callable[[Records, Capacity], Source] | None = None,
+    cluster: StartingCluster | None = None,
 ) -> Worked:
     """Start Ray and drive ``plan`` under the lease until nothing is left or it has to stop.
 
-    open_records: brings the ledger in order and opens the parent run. source: of further points. describe: the parent
+    open_records: brings the ledger in order and opens the parent run. source: of further points. cluster: that
+    was begun already. describe: the parent
     run's description meanwhile.
     """
-    cluster = begin_cluster()
+    cluster = cluster or begin_cluster()
     try:
         ledger = Ledger.open(place.tracking_uri, plan.spec.name, store.address, create=True)
         records = open_records(ledger)
@@ -250,12 +298,20 @@ def _records(plan: GridPlan, ledger: Ledger, store: Store, *, rerun: bool) -> Re
     ledger.end_stale_runs(keep=taken_up(state))
     attempts = store.folder("attempts")
     flush_all(attempts, known_runs(state), ledger.tracking)  # what an earlier submission could not send
-    parent = ledger.start_submission(tags={"num_points": len(plan.points)}, config=plan.spec.model_dump(mode="json"))
+    tags = {"num_points": len(plan.points), "job_id": submission_id() or None}
+    parent = ledger.start_submission(tags=tags, config=_public_config(plan))
     pump = JournalPump(ledger.tracking)
     records = Records(plan=plan, ledger=ledger, state=state, parent_id=parent, pump=pump, attempts=attempts)
     save_views(ledger, grid_views(plan))
     read_laws(records)
     return records
+
+
+def _public_config(plan: GridPlan) -> dict[str, Any]:
+    """The file as resolved, for an artifact: without passwords in addresses."""
+    config: dict[str, Any] = plan.spec.model_dump(mode="json")
+    bare = {key: redacted(value) if isinstance(value, str) else value for key, value in config["run"].items()}
+    return config | {"run": bare}
 
 
 def known_runs(state: GridState) -> list[str]:
@@ -373,11 +429,12 @@ def _end(plan: GridPlan, store: Store, lease: Lease, worked: Worked, signum: int
     )
 
 
-def check_machine(plan: GridPlan) -> str:
-    """The accelerator that training will use; ``BadInput`` for what this machine can never run."""
+def check_machine(plan: GridPlan, nodes: list[Node] | None = None) -> str:
+    """The accelerator that training will use; ``BadInput`` for what no node (nothing: this machine) can ever run."""
+    nodes = [local_node()] if nodes is None else nodes
     run = plan.spec.run
-    node = local_node()
-    accelerator = run.accelerator if run.accelerator != "auto" else ("gpu" if node.num_gpus else "cpu")
+    has_gpus = any(node.num_gpus for node in nodes)
+    accelerator = run.accelerator if run.accelerator != "auto" else ("gpu" if has_gpus else "cpu")
     requests = []
     for scale in dict.fromkeys(trunk.scale for trunk in plan.trunks):
         devices = run.devices_for(scale)
@@ -397,7 +454,7 @@ def check_machine(plan: GridPlan) -> str:
             allowed="nothing",
             hint="trials on several devices are not in this version",
         )
-    check_requests([node], requests)
+    check_requests(nodes, requests)
     return accelerator
 
 

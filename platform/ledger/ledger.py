@@ -29,7 +29,9 @@ from urllib.parse import unquote, urlsplit
 from gridlaw.platform.errors import BadInput, InUse, Surroundings
 from gridlaw.platform.ledger.records import KINDS, PREFIX, RunRecord, from_mlflow, prefixed, tag_text
 from gridlaw.platform.ledger.tracking import (
+    CREDENTIALS,
     Tracking,
+    TrackingDenied,
     TrackingRefused,
     create_database,
     ping,
@@ -88,7 +90,12 @@ class Ledger:
             create_database(uri)
         ping(uri)
         tracking = Tracking(uri=uri, patience_seconds=patience_seconds)
-        found = tracking.call("look up the experiment", lambda client: client.get_experiment_by_name(experiment))
+        try:
+            found = tracking.call("look up the experiment", lambda client: client.get_experiment_by_name(experiment))
+        except TrackingDenied as error:
+            raise BadInput(
+                CREDENTIALS, allowed=f"a user of the tracking server {redacted(uri)}", hint=_reason(error)
+            ) from None
         if found is None:
             if not create:
                 return None
@@ -483,6 +490,11 @@ def _quoted(value: str) -> str:
 def _plain(value: Any) -> Any:
     """A table's cell: non-finite numbers as text, which JSON readers everywhere take."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _reason(error: Exception) -> str:
+    """What the server said, without the words around it."""
+    return "It said: " + str(error).partition("Response body: ")[2].partition(". Check ")[0].strip("'\" ")[:200]
 
 
 def _user() -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import secrets
 import sqlite3
 import time
@@ -22,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.store.local import explain
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_USER = re.compile(r"//[^/?#]*@")
+_SECRET_QUERY = re.compile(r"([?&])(user|password|passfile|token)=[^&#]*", re.IGNORECASE)
 _ALLOWED_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https")
+CREDENTIALS = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -69,6 +73,10 @@ class TrackingOutage(Surroundings):
 
 class TrackingRefused(Surroundings):
     """The tracking server answered no: a run or an experiment that is gone, or a request that it will never take."""
+
+
+class TrackingDenied(TrackingRefused):
+    """The tracking server does not take our user, password or token, or does not let them do this."""
 
 
 def prepare_environment() -> None:
@@ -115,10 +123,8 @@ def sqlite_path(uri: str) -> Path | None:
 
 def redacted(uri: str) -> str:
     """The address without user and password, for messages, tags and logs."""
-    parts = urlsplit(uri)
-    if "@" not in parts.netloc:
-        return uri
-    return urlunsplit(parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]))
+    bare = _USER.sub("//***@", uri, count=1)
+    return _SECRET_QUERY.sub(r"\1\2=***", bare)
 
 
 def create_database(uri: str) -> bool:
@@ -250,10 +256,9 @@ def translated(error: Exception, what: str) -> Surroundings:
         if sign in text and "sqlite" in text:
             return TrackingRefused(f"{what}: {advice}. Then run again: what is done stays done")
     if code in _HOPELESS:
-        hint = ""
         if code in {"PERMISSION_DENIED", "UNAUTHENTICATED"}:
-            hint = ". Check MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-        return TrackingRefused(f"{what}: {_first_line(error)}{hint}")
+            return TrackingDenied(f"{what}: {_first_line(error)}. Check {CREDENTIALS}")
+        return TrackingRefused(f"{what}: {_first_line(error)}")
     return TrackingOutage(f"{what}: {_first_line(error)}")
 
 
@@ -272,7 +277,7 @@ def ping(uri: str, *, timeout_seconds: float = 5.0) -> None:
 
     with suppress(ValueError):
         try:
-            answer = requests.get(f"{uri}/version", timeout=timeout_seconds)
+            answer = requests.get(f"{uri}/version", timeout=timeout_seconds, headers=_token_header(), auth=_user())
         except requests.exceptions.RequestException as error:
             raise TrackingOutage(
                 f"the tracking server {redacted(uri)} does not answer ({type(error).__name__}). Is it running, "
@@ -285,3 +290,13 @@ def ping(uri: str, *, timeout_seconds: float = 5.0) -> None:
                 allowed="MLflow 3 or newer",
                 hint=f"it runs {answer.text.strip()}",
             )
+
+
+def _user() -> tuple[str, str] | None:
+    name, password = (os.environ.get(f"MLFLOW_TRACKING_{each}") for each in ("USERNAME", "PASSWORD"))
+    return (name, password) if name and password else None
+
+
+def _token_header() -> dict[str, str]:
+    token = os.environ.get("MLFLOW_TRACKING_TOKEN")
+    return {"Authorization": f"Bearer {token}"} if token and _user() is None else {}

@@ -65,9 +65,14 @@ class Owner:
         )
 
     @property
+    def is_here(self) -> bool:
+        """Whether it runs in this machine's process table, so that its pid means something here."""
+        return self.machine == _machine()
+
+    @property
     def dead(self) -> bool:
         """True only where it is certain: same machine, and no such process (or another one under its pid)."""
-        return self.machine == _machine() and _process_start(self.pid) != self.process_start
+        return self.is_here and _process_start(self.pid) != self.process_start
 
     def encode(self) -> bytes:
         return (json.dumps(asdict(self), indent=1, sort_keys=True) + "\n").encode()

@@ -1,0 +1,169 @@
+"""A real Ray head with dashboard, job server and token authentication, private to a test run."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+# On a busy machine Ray's own limits for its start are too short, and workers at a lower priority starve.
+_PATIENT = {
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
+    "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "300",
+    "RAY_gcs_server_request_timeout_seconds": "300",
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_health_check_failure_threshold": "20",
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_JOB_START_TIMEOUT_SECONDS": "600",
+    "RAY_worker_niceness": "0",
+}
+
+
+class RayHead:
+    """``ray start --head --block`` on loopback, on free ports and in a folder of its own.
+
+    token: what clients have to present; None for a cluster without authentication. stop: ends it by its pid.
+    """
+
+    def __init__(self, *, token: str | None = None, num_cpus: int = 2) -> None:
+        self.token, self.num_cpus = token, num_cpus
+        # Paths of unix sockets have at most 107 characters: pytest's folders are too deep for Ray's.
+        self.folder = Path(tempfile.mkdtemp(prefix="gr-"))
+        names = ("gcs", "dashboard", "agent", "agent-grpc", "metrics", "runtime-env", "client", "manager", "objects")
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self.address = f"http://127.0.0.1:{self.ports['dashboard']}"
+        self.gcs_address = f"127.0.0.1:{self.ports['gcs']}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def environment(self) -> dict[str, str]:
+        """Of the cluster, and of clients that know its token."""
+        known = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "MLFLOW_"))}
+        known["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), known.get("PATH", "")])
+        known |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", **_PATIENT}
+        if self.token is None:
+            return known | {"RAY_AUTH_MODE": "disabled"}
+        return known | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
+
+    def start(self, more: Mapping[str, str] | None = None) -> None:
+        ports = {
+            "port": "gcs",
+            "dashboard-port": "dashboard",
+            "dashboard-agent-listen-port": "agent",
+            "dashboard-agent-grpc-port": "agent-grpc",
+            "metrics-export-port": "metrics",
+            "runtime-env-agent-port": "runtime-env",
+            "ray-client-server-port": "client",
+            "node-manager-port": "manager",
+            "object-manager-port": "objects",
+        }
+        command = [
+            sys.executable,
+            __file__,
+            "start",
+            "--head",
+            "--block",
+            "--include-dashboard=true",
+        ]
+        command += [
+            "--include-dashboard=true",
+            "--node-ip-address=127.0.0.1",
+            "--dashboard-host=127.0.0.1",
+            f"--temp-dir={self.folder}",
+        ]
+        command += [f"--temp-dir={self.folder}", f"--num-cpus={self.num_cpus}", "--disable-usage-stats"]
+        command += ["--object-store-memory=80000000"]
+        command += [f"--{option}={self.ports[name]}" for option, name in ports.items()]
+        with open(self.folder / "head.log", "ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=self.environment() | dict(more or {}), start_new_session=True
+            )
+        self._wait_until_up()
+
+    def _wait_until_up(self, limit_seconds: float = 400) -> None:
+        """The job server answers, and its agent is there to run a job."""
+        deadline = time.monotonic() + limit_seconds
+        while time.monotonic() < deadline:
+            assert self._process is not None and self._process.poll() is None, self.log()
+            with suppress(OSError, urllib.error.URLError):
+                request = urllib.request.Request(f"{self.address}/api/jobs/")
+                if self.token is not None:
+                    request.add_header("Authorization", f"Bearer {self.token}")
+                with urllib.request.urlopen(request, timeout=5) as answer:
+                    assert answer.status == 200
+                    if "Ray runtime started" in self.log():
+                        return
+            time.sleep(0.1)
+        raise AssertionError(f"no Ray head after {limit_seconds} s: {self.log()}")
+
+    def log(self) -> str:
+        return (self.folder / "head.log").read_text()
+
+    def stop(self) -> None:
+        import psutil
+
+        if self._process is None:
+            return
+        own = [psutil.Process(self._process.pid)] if psutil.pid_exists(self._process.pid) else []
+        own += [child for parent in own for child in parent.children(recursive=True)]
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5)
+        for process in own:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
+        self._process = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def new_token() -> str:
+    """A token that no other text in a test contains."""
+    return secrets.token_hex(32)
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports that nobody listens on now, all different."""
+    with ExitStack() as open_sockets:
+        sockets = [open_sockets.enter_context(socket.socket()) for _ in range(number)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _ray_start() -> None:
+    """The ``ray`` command, with more than the 30 s that a constant in its code gives a raylet to come up."""
+    from ray._private import services
+    from ray.scripts.scripts import main
+
+    ask = services.get_node
+
+    def wait(*arguments: Any, **more: Any) -> Any:
+        deadline = time.monotonic() + 300
+        while True:
+            try:
+                return ask(*arguments, **more)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    services.get_node = wait
+    main()
+
+
+if __name__ == "__main__":
+    _ray_start()
