@@ -30,18 +30,25 @@ class LargestTensor(TorchDispatchMode):
 
 
 class AttentionReads(TorchDispatchMode):
-    """Inside it, every call of the CPU attention kernel adds its (queries, keys) per batch row and head."""
+    """Inside it, every call of the CPU attention kernel adds its (batch rows, query tokens, keys).
 
-    def __init__(self) -> None:
+    num_heads: query heads of one call. One token's query heads may reach the kernel as rows of their key's head, so
+    tokens are counted as query vectors divided by heads.
+    """
+
+    def __init__(self, *, num_heads: int) -> None:
         super().__init__()
-        self.calls: list[tuple[int, int, int]] = []  # batch rows, queries, keys
+        self.num_heads = num_heads
+        self.calls: list[tuple[int, int, int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if "flash_attention_for_cpu" in str(func) and "backward" not in str(func):
             q, k = args[0], args[1]
-            self.calls.append((q.shape[0], q.shape[2], k.shape[2]))
+            tokens, rest = divmod(q.shape[1] * q.shape[2], self.num_heads)
+            assert rest == 0, f"{tuple(q.shape)} holds no whole tokens of {self.num_heads} heads"
+            self.calls.append((q.shape[0], tokens, k.shape[2]))
         return func(*args, **(kwargs or {}))
 
     def pairs(self) -> int:
-        """Query-key pairs that reached the kernel, summed over batch rows."""
+        """Query-key pairs that reached the kernel, per head, summed over batch rows."""
         return sum(rows * queries * keys for rows, queries, keys in self.calls)

@@ -71,15 +71,18 @@ class SoftmaxMixer(Mixer):
 
 
 class FullCache:
-    """Keys and values of all tokens so far, [B, max_length, G, K] each; one write per token."""
+    """Keys and values of all tokens so far, [B, max_length, G, K] each; one write per token.
+
+    In memory a head's tokens lie side by side, so that decoding reads them in one go; what is handed out are views.
+    """
 
     def __init__(
         self, batch_size: int, max_length: int, num_kv_heads: int, head_dim: int,
         *, device: torch.device | str, dtype: torch.dtype,
     ) -> None:  # fmt: skip
-        shape = (batch_size, max_length, num_kv_heads, head_dim)
-        self.k = torch.zeros(shape, device=device, dtype=dtype)
-        self.v = torch.zeros(shape, device=device, dtype=dtype)
+        shape = (batch_size, num_kv_heads, max_length, head_dim)
+        self.k = torch.zeros(shape, device=device, dtype=dtype).transpose(1, 2)
+        self.v = torch.zeros(shape, device=device, dtype=dtype).transpose(1, 2)
         self.length = 0
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -149,7 +149,7 @@ def test_decoding_reads_only_what_was_chosen() -> None:
     model = tiny.tiny_model(resolve_architecture(f"swiattn-{WINDOW}"), num_layers=3)
     tokens = tiny.random_tokens(3, LENGTH)
     cache, expected, chosen = model.init_cache(3, LENGTH), 0, []
-    with AttentionReads() as reads:
+    with AttentionReads(num_heads=SCALE.num_heads) as reads:
         for t in range(LENGTH):
             ctx = model.context_for(tokens[:, t : t + 1], position=t)
             model.extend(tokens[:, t : t + 1], cache, ctx=ctx)
@@ -169,7 +169,7 @@ def test_prefill_computes_full_attention_for_chosen_queries_only(ratio: float) -
     gate = torch.rand(2, 300, generator=torch.Generator().manual_seed(0)) < ratio
     ctx = model.context_for(tokens, options={FORCED_GATE: gate})
     cache = model.init_cache(2, 300)
-    with AttentionReads() as reads:
+    with AttentionReads(num_heads=SCALE.num_heads) as reads:
         logits = model.extend(tokens, cache, ctx=ctx)
     full_queries = sum(queries for _, queries, keys in reads.calls if keys > 2 * 64 + WINDOW)
     assert sum(rows * queries for rows, queries, _ in reads.calls) == 2 * gate.numel()  # each query once a layer

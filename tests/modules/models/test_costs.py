@@ -45,7 +45,7 @@ def test_window_attention_costs_length_times_window(window: int, document: bool)
     def pairs(length: int) -> int:
         q, k = torch.zeros(1, length, 2, 8), torch.zeros(1, length, 1, 8)
         ids = torch.zeros(1, length, dtype=torch.long) if document else None
-        with AttentionReads() as reads:
+        with AttentionReads(num_heads=2) as reads:
             attention(q, k, k, window=window, document_ids=ids)
         return reads.pairs()
 
@@ -66,7 +66,7 @@ def test_decoding_costs_the_same_at_every_position(mixer: str) -> None:
         model.extend(tokens[:, :length], cache)
         ctx = model.context_for(tokens[:, length:], position=length)
         x = model.embedding(tokens[:, length:])
-        with AttentionReads() as reads, _Elements() as made:
+        with AttentionReads(num_heads=tiny.tiny_scale().num_heads) as reads, _Elements() as made:
             layer.mixer.extend(x, cache.states[0], ctx)
         kept = sum(tensor.numel() * tensor.element_size() for tensor in state_tensors(cache.states))
         return made.total + reads.pairs(), kept
