@@ -38,7 +38,7 @@ REST: dict[str, Any] = {
         "schedule": {"name": "wsd", "warmup_steps": 20, "decay_fraction": 0.1, "decay_shape": "1-sqrt"},
         "precision": "fp32",
     },
-    "evaluate": ["loss", {"niah": {"depths": 5, "lengths": [64, 128, 192, 256], "samples": 10}}],
+    "evaluate": ["loss", {"niah": {"depths": 5, "lengths": [96, 128, 192, 256], "samples": 10}}],
 }
 
 
@@ -55,7 +55,7 @@ def test_a_nano_model_retrieves_far_above_chance(new_workplace: Callable[[], Any
 
     drawn = place.gridlaw(
         "evaluate", "grid.yaml:retrieve/full/n3/12N/seed0", "niah", "--json", "--figures", "maps",
-        "--set", "niah.depths=5", "--set", "niah.lengths=[64,128,192,256]", "--set", "niah.samples=10",
+        "--set", "niah.depths=5", "--set", "niah.lengths=[96,128,192,256]", "--set", "niah.samples=10",
     )  # fmt: skip
     assert drawn.returncode == 0, drawn.stderr
     again = json.loads(drawn.stdout)["retrieve/full/n3/12N/seed0"]["niah"]["metrics"]
