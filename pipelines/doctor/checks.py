@@ -5,6 +5,7 @@ Every check is a line: ok, or what to do. On a cluster each node is looked at by
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,6 +22,7 @@ from gridlaw.platform.cluster import Node, start_cluster
 from gridlaw.platform.errors import GridlawError
 from gridlaw.platform.ledger.tracking import Tracking, ping, redacted, resolve_tracking_uri, sqlite_path
 from gridlaw.platform.spec.sections import RunSection
+from gridlaw.platform.store.local import MARKER
 
 MAX_SKEW_SECONDS = 5.0
 """Runs and logs of several nodes are read side by side, and credentials of object stores expire by the clock."""
@@ -220,6 +222,5 @@ def _token(place: Place) -> Iterator[tuple[list[Check], dict[str, Any]]]:
             yield [Check(check="store", ok=False, found=str(error), advice=advice)], {"store": None, "node": ""}
             return
         yield [], task | {"node": ""}
-    if made and local is not None:
-        with suppress(OSError):
-            local.rmdir()
+    if made and local is not None and [path.name for path in local.iterdir()] == [MARKER]:
+        shutil.rmtree(local)  # nobody else has begun to use it meanwhile
