@@ -39,7 +39,7 @@ def attention(
 ) -> Tensor:
     """Outputs [B, T, H, K] of q [B, T, H, K] and k, v [B, S, G, K]; see `attention.attention`."""
     sees_all = rules.window is None and document_ids is None and query_positions is None
-    if q.shape[1] == 1 and sees_all and not (torch.is_grad_enabled() and q.requires_grad):
+    if q.shape[1] == 1 and sees_all and not torch.is_grad_enabled():
         return _one_query(q, k, v, scale, sink)
     return _CpuAttention.apply(q, k, v, sink, document_ids, query_positions, scale, rules)
 
