@@ -25,7 +25,7 @@ ARCHITECTURE = {"name": "mixed", "pattern": ["switch-8", "full"]}
 def test_regulariser_and_ratios_by_layer_are_logged_for_each_step(make_job, prepared, read, micro_batch: int):
     job = make_job("job", architecture=ARCHITECTURE, until_step=3, micro_batch=micro_batch)
     fit(job, logger=JsonLinesLogger(job.folder + ".jsonl"))
-    model, _, _ = build.model(job, begins=True)
+    model, _ = build.model(job, begins=True)
     windows = np.array([window_index(3, prepared.fingerprint, prepared.num_train_windows, g) for g in range(4)])
     batch = torch.from_numpy(prepared.train_windows(windows).astype(np.int64))
     ctx = model.context_for(batch[:, :-1])
