@@ -23,7 +23,7 @@ from gridlaw.modules.training.schedule import BranchPlan, branch_plan
 from gridlaw.modules.training.settings import TrainingSettings
 from gridlaw.pipelines.bases import Base, Bases
 from gridlaw.pipelines.evaluations.registry import Evaluation, resolve_evaluations
-from gridlaw.pipelines.evaluations.sources import ExamplesPlan, plan_examples, with_sources
+from gridlaw.pipelines.evaluations.sources import ExamplesPlan, FindPoint, plan_examples, with_sources
 from gridlaw.pipelines.laws.forms import get_form
 from gridlaw.pipelines.objectives import check_objective
 from gridlaw.platform import identity
@@ -183,6 +183,10 @@ class GridPlan:
             settings=evaluation.settings_dict(),
             corpus=evaluation.corpus.identity if evaluation.corpus is not None else None,
         )
+
+    def find_point(self, name: str) -> tuple[str, str, int]:
+        """The one point that has all parts of ``name``: (name, fingerprint, context); ValueError says why none has."""
+        return _point_finder(self.trunks)(name)
 
     def examples(self, trunk: TrunkPlan, evaluation: Evaluation) -> ExamplesPlan | None:
         """What an evaluation asks all points of a trunk, if that is made before."""
@@ -382,7 +386,7 @@ def _check_equal_steps(points: Sequence[PointPlan], num_params: int) -> None:
             )
 
 
-def _plan_evaluations(spec: GridSpec, trunks: Iterable[TrunkPlan], warnings: list[str]) -> tuple[Evaluation, ...]:
+def _point_finder(trunks: Iterable[TrunkPlan]) -> FindPoint:
     points = {point.id: (point, trunk) for trunk in trunks for point in trunk.points}
     parts = Parts.of(points)
 
@@ -399,9 +403,14 @@ def _plan_evaluations(spec: GridSpec, trunks: Iterable[TrunkPlan], warnings: lis
         point, trunk = found[0]
         return point.name, point.fingerprint, trunk.context
 
-    evaluations = []
+    return find_point
+
+
+def _plan_evaluations(spec: GridSpec, trunks: Iterable[TrunkPlan], warnings: list[str]) -> tuple[Evaluation, ...]:
+    trunks = list(trunks)
+    find_point, evaluations = _point_finder(trunks), []
     for each in resolve_evaluations([{entry.name: entry.settings} for entry in spec.evaluate]):
-        for context in sorted({trunk.context for _, trunk in points.values()}):
+        for context in sorted({trunk.context for trunk in trunks}):
             each.settings.check_context(context)
         evaluation = with_sources(each, base_folder=spec.base_folder, find_point=find_point)
         warnings.extend(evaluation.warnings())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +36,9 @@ def prepare_command(
 ) -> None:
     """Tokenise SOURCES into windows of context + 1 tokens; killed and run again it goes on."""
     from gridlaw.pipelines.data_commands import describe_prepared, prepare_sources
+    from gridlaw.pipelines.terminal import progress_bar
 
-    with _progress("preparing") as progress:
+    with progress_bar("preparing") as progress:
         prepared = prepare_sources(sources, out, weights=weights or None, progress=progress, **options)
     rows = describe_prepared(prepared)
     if as_json:
@@ -70,25 +69,3 @@ def tokenizer_command(sources: tuple[str, ...], out: Path, vocab_size: int, **op
 
     made = train_tokenizer(sources, out, vocab_size=vocab_size, show_progress=sys.stderr.isatty(), **options)
     click.echo(f"{made['path']}: {made['vocab_size']:,} words from {made['documents']:,} documents")
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Any]:
-    """A callable (what, done, total) that draws a bar on a terminal and says a line per kind of work elsewhere."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        said: set[str] = set()
-
-        def say(now: str, done: int, total: int) -> None:
-            if now not in said:
-                said.add(now)
-                click.echo(now, err=True)
-
-        yield say
-        return
-    with Progress(console=console) as bar:
-        task = bar.add_task(what)
-        yield lambda now, done, total: bar.update(task, description=now, completed=done, total=total or None)

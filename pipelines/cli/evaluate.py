@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gridlaw.pipelines.evaluations.registry import evaluation_names, resolve_evaluation
+from gridlaw.pipelines.evaluations.registry import Evaluation, evaluation_names, resolve_evaluation
 from gridlaw.platform.errors import BadInput
+
+if TYPE_CHECKING:
+    from gridlaw.pipelines.evaluations.examples import Inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One model to evaluate. inputs: what an evaluation needs beside it."""
+
+    name: str
+    model: Path
+    data: Path
+    inputs: Callable[[Evaluation], Inputs]
 
 
 @click.command()
@@ -19,6 +35,7 @@ from gridlaw.platform.errors import BadInput
 @click.option("--data", "data_folder", default=None, type=click.Path(path_type=Path), help="Prepared data.")
 @click.option("--set", "settings", multiple=True, metavar="NAME.KEY=VALUE", help="A setting, such as niah.depths=5.")
 @click.option("--figures", default=None, type=click.Path(path_type=Path, file_okay=False), help="Folder for heat maps.")
+@click.option("--work", default=None, type=click.Path(path_type=Path), help="Keep finished parts here, to go on from.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def evaluate(
     source: str,
@@ -26,36 +43,28 @@ def evaluate(
     data_folder: Path | None,
     settings: tuple[str, ...],
     figures: Path | None,
+    work: Path | None,
     as_json: bool,
 ) -> None:
     """Evaluate SOURCE: a folder (model.safetensors, config.json), a grid, or GRID:POINT.
 
-    EVALUATIONS are names such as loss and niah. Nothing is written to the ledger.
+    EVALUATIONS are names such as loss and longppl; of a grid, settings are its file's unless --set says otherwise.
+    Nothing is written to the ledger. Key tokens and other examples of a grid's evaluations are shared with the grid.
     """
     chosen = _settings(settings)
-    asked = [resolve_evaluation({name: chosen.get(name, {})}) for name in evaluations]
     unused = sorted(set(chosen) - set(evaluations))
     if unused:
         raise BadInput("--set", seen=unused[0], allowed=f"settings of {', '.join(evaluations)}")
-    from gridlaw.pipelines.evaluations.run import evaluate as run_evaluation
-
+    asked, targets = _resolve(source, evaluations, chosen, data_folder)
     found: dict[str, Any] = {}
-    for name, model, data in _models(source, data_folder):
+    for target in targets:
         for each in asked:
-            with tempfile.TemporaryDirectory(prefix="gridlaw-") as work:
-                result = run_evaluation(
-                    each.name,
-                    chosen.get(each.name, {}),
-                    model_folder=model,
-                    prepared_folder=data,
-                    work_folder=Path(work),
-                )
-            found.setdefault(name, {})[each.name] = result
+            result = _measure(target, each, work)
+            found.setdefault(target.name, {})[each.name] = result
             if figures is not None:
-                _draw(result, figures, name, each.name)
+                _draw(result, figures, target.name, each.name)
             if not as_json:
-                values = ", ".join(f"{key} {value:.5g}" for key, value in result["metrics"].items())
-                click.echo(f"{name} {each.name}: {values} ({result['num_samples']} samples)")
+                click.echo(f"{target.name} {each.name}: {_words(result)}")
     if as_json:
         click.echo(json.dumps(found))
 
@@ -72,39 +81,129 @@ def _draw(result: dict[str, Any], folder: Path, point: str, evaluation: str) -> 
         click.echo(f"figures: {', '.join(map(str, paths))}", err=True)
 
 
-def _models(source: str, data_folder: Path | None) -> list[tuple[str, Path, Path]]:
-    """(name, folder of the model, prepared data) of what SOURCE names."""
-    if Path(source).is_dir():
-        if data_folder is None:
-            raise BadInput(
-                "--data", allowed="a folder made by gridlaw data prepare", hint="A model's folder has no text"
-            )
-        return [(source, Path(source), data_folder)]
-    from gridlaw.pipelines.cli.grid import load_plan
-    from gridlaw.pipelines.grid.state import MODEL_FOLDER, attempt_folder, read_state
-    from gridlaw.pipelines.grid.submission import Place
-    from gridlaw.platform.store.base import data_name
+def _measure(target: Target, each: Evaluation, work: Path | None) -> dict[str, Any]:
+    from gridlaw.pipelines.evaluations.run import evaluate as run_evaluation
+    from gridlaw.pipelines.terminal import progress_bar
 
-    grid, _, wanted = source.partition(":")
-    plan = load_plan(grid)
-    place = Place.of(plan)
-    store = place.store(create=False)
-    state = read_state(plan, place.ledger(plan, store), store)
-    done = {point.name: point for point in plan.points if state.points[point.name].status == "done"}
-    if not done or (wanted and wanted not in done):
-        raise BadInput(
-            "source",
-            seen=source,
-            allowed=f"finished points: {', '.join(done)[:300]}" if done else "a grid with finished points",
-            hint=f"Run it first: gridlaw run {grid}" if not done else "Write GRID:POINT with a full name",
+    label = f"{target.name} {each.name}"
+    with _work_folder(work) as folder, progress_bar(label) as progress:
+        return run_evaluation(
+            each.name,
+            each.settings.to_dict(),
+            model_folder=target.model,
+            prepared_folder=target.data,
+            work_folder=folder,
+            progress=lambda done, total: progress(label, done, total),
+            inputs=target.inputs(each),
         )
-    models = []
-    for name in [wanted] if wanted else list(done):
-        run = state.points[name].run
-        assert run is not None, f"{name} is done without a run"
-        data = data_folder or Path(store.address) / data_name(plan.trunk_of(done[name]).data.folder)
-        models.append((name, attempt_folder(store, run.run_id) / MODEL_FOLDER, data))
-    return models
+
+
+@contextmanager
+def _work_folder(kept: Path | None) -> Iterator[Path]:
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept
+        return
+    with tempfile.TemporaryDirectory(prefix="gridlaw-") as folder:
+        yield Path(folder)
+
+
+def _words(result: dict[str, Any]) -> str:
+    values = ", ".join(f"{key} {value:.5g}" for key, value in result["metrics"].items())
+    outcome = result["details"].get("outcome", "measured")
+    return f"{'' if outcome == 'measured' else f'{outcome}; '}{values} ({result['num_samples']} samples)"
+
+
+def _resolve(
+    source: str, names: tuple[str, ...], chosen: dict[str, dict[str, Any]], data_folder: Path | None
+) -> tuple[list[Evaluation], list[Target]]:
+    """The evaluations with their sources, and the models that SOURCE names."""
+    from gridlaw.pipelines.evaluations.examples import Inputs
+    from gridlaw.pipelines.evaluations.sources import with_sources
+
+    if not Path(source).is_dir():
+        name, _, point = source.partition(":")
+        grid = _Grid(name, data_folder)
+        evaluations = [grid.evaluation(each, chosen.get(each, {})) for each in names]
+        grid.require(point, "source")
+        return evaluations, [grid.target(each) for each in ([point] if point else grid.done)]
+    asked = [
+        with_sources(resolve_evaluation({name: chosen.get(name, {})}), base_folder=Path.cwd(), find_point=None)
+        for name in names
+    ]
+    if data_folder is None:
+        raise BadInput("--data", allowed="a folder made by gridlaw data prepare", hint="A model's folder has no text")
+
+    def inputs(evaluation: Evaluation) -> Inputs:
+        evaluator, corpus = evaluation.evaluator, evaluation.corpus
+        return Inputs(
+            evaluator={}
+            if evaluator is None
+            else {"identity": evaluator.identity, "folder": evaluator.folder, "file": evaluator.file},
+            corpus=None if corpus is None else {"identity": corpus.identity, "location": corpus.location},
+        )
+
+    return asked, [Target(name=source, model=Path(source), data=data_folder, inputs=inputs)]
+
+
+class _Grid:
+    """Finished points of a grid, and what evaluations of them need."""
+
+    def __init__(self, grid: str, data_folder: Path | None) -> None:
+        from gridlaw.pipelines.cli.grid import load_plan
+        from gridlaw.pipelines.grid.state import read_state
+        from gridlaw.pipelines.grid.submission import Place
+
+        self.grid, self.plan, self._data_folder = grid, load_plan(grid), data_folder
+        place = Place.of(self.plan)
+        self.store = place.store(create=False)
+        state = read_state(self.plan, place.ledger(self.plan, self.store), self.store)
+        self._run_ids = {
+            name: each.run.run_id for name, each in state.points.items() if each.status == "done" and each.run
+        }
+        self.done = {point.name: point for point in self.plan.points if point.name in self._run_ids}
+
+    def evaluation(self, name: str, chosen: dict[str, Any]) -> Evaluation:
+        """As the file has it, with what was chosen over it."""
+        from gridlaw.pipelines.evaluations.sources import with_sources
+
+        own = next((entry.settings for entry in self.plan.spec.evaluate if entry.name == name), {})
+        evaluation = resolve_evaluation({name: {**own, **chosen}})
+        return with_sources(evaluation, base_folder=self.plan.spec.base_folder, find_point=self.plan.find_point)
+
+    def target(self, name: str) -> Target:
+        """A finished point."""
+        from gridlaw.pipelines.grid.tasks import data_address, model_address
+
+        data = self._data_folder or Path(data_address(self.store, self.plan.trunk_of(self.done[name]).data.folder))
+        model = Path(model_address(self.store, self._run_ids[name]))
+        return Target(name=name, model=model, data=data, inputs=lambda evaluation: self._inputs(name, evaluation))
+
+    def _inputs(self, name: str, evaluation: Evaluation) -> Inputs:
+        from gridlaw.pipelines.grid.tasks import EvaluatorFolders, evaluation_inputs
+
+        finder = evaluation.evaluator.point if evaluation.evaluator is not None else None
+        folders = None
+        if finder is not None:
+            self.require(finder, evaluation.settings.field("evaluator"))
+            data = self.plan.trunk_of(self.done[finder]).data.folder
+            folders = EvaluatorFolders(run_id=self._run_ids[finder], data=data)
+        # Data of another folder are another text: its examples are not the grid's.
+        shared = self._data_folder is None
+        examples = self.plan.examples(self.plan.trunk_of(self.done[name]), evaluation) if shared else None
+        return evaluation_inputs(self.store, evaluation, examples, folders)
+
+    def require(self, name: str, field: str) -> None:
+        """BadInput unless there are finished points and, if a name is given, it is one of theirs."""
+        if self.done and (not name or name in self.done):
+            return
+        is_known = not self.done or name in {point.name for point in self.plan.points}
+        raise BadInput(
+            field,
+            seen=name or self.grid,
+            allowed=f"finished points: {', '.join(self.done)[:300]}" if self.done else "a grid with finished points",
+            hint=f"Run it first: gridlaw run {self.grid}" if is_known else "Write GRID:POINT with a full name",
+        )
 
 
 def _settings(texts: tuple[str, ...]) -> dict[str, dict[str, Any]]:

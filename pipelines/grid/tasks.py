@@ -89,9 +89,9 @@ class TaskBuilder:
         """What all models are asked by an evaluation; evaluator: of the grid's point that finds key tokens."""
         return {
             **self._evaluation(examples.evaluation, run_id),
-            "data": self._data(examples.data),
+            "data": data_address(self.store, examples.data),
             "context": examples.context,
-            "inputs": self.inputs(examples.evaluation, examples, evaluator).to_dict(),
+            "inputs": evaluation_inputs(self.store, examples.evaluation, examples, evaluator).to_dict(),
         }
 
     def evaluate(
@@ -101,24 +101,8 @@ class TaskBuilder:
             **self._evaluation(evaluation, run_id),
             "model": self.model_folder(point_run_id),
             "data": self.data_folder(trunk.data),
-            "inputs": self.inputs(evaluation, examples, None).to_dict(),
+            "inputs": evaluation_inputs(self.store, evaluation, examples, None).to_dict(),
         }
-
-    def inputs(
-        self, evaluation: Evaluation, examples: ExamplesPlan | None, evaluator: EvaluatorFolders | None
-    ) -> Inputs:
-        """Folders and identities of what an evaluation reads beside model and data."""
-        source, corpus = evaluation.evaluator, evaluation.corpus
-        given: dict[str, Any] = {}
-        if source is not None:
-            given = {"identity": source.identity, "folder": source.folder, "file": source.file}
-            if evaluator is not None:
-                given |= {"folder": self.model_folder(evaluator.run_id), "data": self._data(evaluator.data)}
-        return Inputs(
-            examples=None if examples is None else str(Path(self.store.address) / examples_name(examples.fingerprint)),
-            evaluator=given,
-            corpus=None if corpus is None else {"identity": corpus.identity, "location": corpus.location},
-        )
 
     def _evaluation(self, evaluation: Evaluation, run_id: str) -> dict[str, Any]:
         return {
@@ -129,13 +113,10 @@ class TaskBuilder:
         }
 
     def data_folder(self, data: DataPlan) -> str:
-        return self._data(data.folder)
-
-    def _data(self, name: str) -> str:
-        return str(Path(self.store.address) / data_name(name))
+        return data_address(self.store, data.folder)
 
     def model_folder(self, point_run_id: str) -> str:
-        return str(attempt_folder(self.store, point_run_id) / MODEL_FOLDER)
+        return model_address(self.store, point_run_id)
 
     def _job(self, trunk: TrunkPlan, *, run_id: str, **more: Any) -> FitJob:
         return FitJob(
@@ -169,3 +150,34 @@ class TaskBuilder:
             stride = max(1, every // trunk.batch_tokens)
             kept |= set(range(stride, until_step + 1, stride))
         return tuple(sorted(kept))
+
+
+def evaluation_inputs(
+    store: Store, evaluation: Evaluation, examples: ExamplesPlan | None, evaluator: EvaluatorFolders | None
+) -> Inputs:
+    """Folders and identities of what an evaluation reads beside model and data.
+
+    evaluator: of the grid's point that finds key tokens, where they may have to be found.
+    """
+    source, corpus = evaluation.evaluator, evaluation.corpus
+    given: dict[str, Any] = {}
+    if source is not None:
+        given = {"identity": source.identity, "folder": source.folder, "file": source.file}
+        if evaluator is not None:
+            own = {"folder": model_address(store, evaluator.run_id), "data": data_address(store, evaluator.data)}
+            given |= own
+    return Inputs(
+        examples=None if examples is None else str(Path(store.address) / examples_name(examples.fingerprint)),
+        evaluator=given,
+        corpus=None if corpus is None else {"identity": corpus.identity, "location": corpus.location},
+    )
+
+
+def data_address(store: Store, name: str) -> str:
+    """Where prepared data are."""
+    return str(Path(store.address) / data_name(name))
+
+
+def model_address(store: Store, point_run_id: str) -> str:
+    """Where a point's exported model is."""
+    return str(attempt_folder(store, point_run_id) / MODEL_FOLDER)

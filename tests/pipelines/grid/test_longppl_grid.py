@@ -164,3 +164,43 @@ def test_status_and_report_say_what_is_blocked_and_why(blocked: Any) -> None:
     assert "broken/b/seed0 failed: ZeroDivisionError: injected" in reason
     (path,) = (blocked.folder / "gridlaw-runs" / "reports").glob("*.html")
     assert "full/b/2N/seed0/longppl" in path.read_text()
+
+
+def test_by_hand_with_the_files_settings_and_the_grids_key_tokens(finished: Any) -> None:
+    """The same code, the same examples, the same value; nothing is written to the ledger."""
+    finished.write(grid())
+    before, runs = folders(finished), len(finished.runs("evaluation"))
+    done = finished.gridlaw("evaluate", "grid.yaml:swa-16/a/2N/seed0", "longppl", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["swa-16/a/2N/seed0"]["longppl"]
+    own = [
+        run
+        for run in finished.runs("evaluation")
+        if run.data.tags["gridlaw.name"] == "swa-16/a/2N/seed0/longppl" and "longppl" in run.data.metrics
+    ]
+    assert [found["metrics"]["longppl"]] == [run.data.metrics["longppl"] for run in own]
+    assert folders(finished) == before
+    assert len(finished.runs("evaluation")) == runs
+
+
+def test_a_folder_by_hand_with_a_folder_as_evaluator(finished: Any) -> None:
+    runs = {run.data.tags["gridlaw.name"]: run.data.tags["gridlaw.checkpoint"] for run in finished.runs("point")}
+    store = finished.folder / "gridlaw-runs"
+    (data,) = [path for path in (store / "data").iterdir() if path.is_dir()]
+    settings = {**LONGPPL, "evaluator": str(store / runs["full/b/4N/seed0"])}
+    options = [part for key, value in settings.items() for part in ("--set", f"longppl.{key}={json.dumps(value)}")]
+    model = str(store / runs["full/a/2N/seed0"])
+    done = finished.gridlaw("evaluate", model, "longppl", "--data", str(data), *options, "--json")
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout).values()
+    own = {
+        run.data.metrics.get("longppl")
+        for run in finished.runs("evaluation")
+        if run.data.tags["gridlaw.name"] == "full/a/2N/seed0/longppl"
+    }
+    assert found["longppl"]["metrics"]["longppl"] in own
+    refused = finished.gridlaw(
+        "evaluate", model, "longppl", "--data", str(data), "--set", "longppl.evaluator=full/b/4N"
+    )
+    assert refused.returncode == 2
+    assert "Points are known within a grid only" in refused.stderr
