@@ -92,6 +92,7 @@ def test_adding_points_budgets_and_evaluations_changes_no_evaluation(finished: A
     assert undone(finished) == {}
 
 
+@pytest.mark.slow
 def test_another_evaluator_is_another_evaluation_and_trains_nothing(finished: Any) -> None:
     before = {run.info.run_id for run in finished.runs("point")}
     finished.write(grid(evaluator="full/a/4N", alpha=1000))
@@ -102,6 +103,7 @@ def test_another_evaluator_is_another_evaluation_and_trains_nothing(finished: An
     assert len(folders(finished)) == len(finished.runs("data")) == 2
 
 
+@pytest.mark.slow
 def test_no_key_tokens_is_told_and_neither_a_failure_nor_a_number(finished: Any) -> None:
     """The evaluator of the test before finds none, because no gap is as wide as its threshold."""
     for run in finished.runs("point"):
@@ -117,6 +119,7 @@ def test_no_key_tokens_is_told_and_neither_a_failure_nor_a_number(finished: Any)
     assert undone(finished) == {}
 
 
+@pytest.mark.slow
 def test_another_experiment_shares_the_key_tokens(finished: Any) -> None:
     """Same points, same evaluator by fingerprint: trained again under the new name, but nothing is looked for again."""
     finished.write(
@@ -145,6 +148,7 @@ def blocked(new_workplace: Callable[[], Any]) -> Any:
     return place
 
 
+@pytest.mark.slow
 def test_evaluations_are_blocked_if_the_evaluator_fails_and_the_rest_goes_on(blocked: Any) -> None:
     assert blocked.done.returncode == 1, blocked.done.stderr
     for budget in ("2N", "4N"):
@@ -156,6 +160,7 @@ def test_evaluations_are_blocked_if_the_evaluator_fails_and_the_rest_goes_on(blo
     assert blocked.runs("data") == []
 
 
+@pytest.mark.slow
 def test_status_and_report_say_what_is_blocked_and_why(blocked: Any) -> None:
     shown = json.loads(blocked.gridlaw("status", "grid.yaml", "--json").stdout)
     states = {point["name"]: point["evaluations"] for point in shown["points"]}
@@ -183,6 +188,7 @@ def test_by_hand_with_the_files_settings_and_the_grids_key_tokens(finished: Any)
     assert len(finished.runs("evaluation")) == runs
 
 
+@pytest.mark.slow
 def test_a_folder_by_hand_with_a_folder_as_evaluator(finished: Any) -> None:
     runs = {run.data.tags["gridlaw.name"]: run.data.tags["gridlaw.checkpoint"] for run in finished.runs("point")}
     store = finished.folder / "gridlaw-runs"

@@ -146,6 +146,7 @@ def test_a_base_whose_model_is_gone_is_said_before_anything_starts(finished: Any
 OTHER = {"architectures": ["swa-only-16"], "scales": [SCALE], "budgets": [0]}
 
 
+@pytest.mark.slow
 def test_weights_of_another_experiment_and_of_a_folder(finished: Any) -> None:
     """Both are the base's own weights, so all losses agree; a changed file is another point."""
     shutil.copytree(model_of(finished, BASE), finished.folder / "weights")
@@ -208,6 +209,7 @@ def test_bases_that_cannot_be_are_refused_with_nothing_written(
     assert finished.client().get_experiment_by_name("bad") is None
 
 
+@pytest.mark.slow
 def test_a_stage_whose_base_failed_is_blocked(new_workplace: Callable[[], Any]) -> None:
     place = new_workplace()
     place.install_faulty_mixer()

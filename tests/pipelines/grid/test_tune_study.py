@@ -17,7 +17,7 @@ import optuna
 import pytest
 import yaml
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 TUNE: dict[str, Any] = {
     "name": "small",
@@ -149,7 +149,6 @@ def test_more_trials_continue_the_study(tuned: Any) -> None:
     assert len(tuned.runs("study")) == 1 and len(tuned.runs("trial")) == 5
 
 
-@pytest.mark.slow
 def test_a_driver_killed_at_random_moments_loses_no_trial_and_repeats_none(new_workplace: Callable[[], Any]) -> None:
     plain, cut = new_workplace(), new_workplace()
     for place in (plain, cut):
@@ -175,7 +174,6 @@ def test_a_driver_killed_at_random_moments_loses_no_trial_and_repeats_none(new_w
         assert 0 <= repeated <= 5 * 6
 
 
-@pytest.mark.slow
 def test_hopeless_trials_of_a_single_objective_are_pruned(new_workplace: Callable[[], Any]) -> None:
     place = new_workplace()
     prune = {"name": "median", "every_steps": 4, "startup_trials": 2, "warmup_fraction": 0.2}
