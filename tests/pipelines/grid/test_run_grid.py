@@ -220,6 +220,7 @@ def test_another_interpreters_embedded_corpus_is_drift_that_names_both_versions(
     finished.more_environment = other_interpreter(tmp_path)
     try:
         done, planned = finished.run(), finished.gridlaw("plan", "grid.yaml")
+        after = finished.snapshot()
     finally:
         finished.more_environment = {}
         finished.client().set_tag(first, "gridlaw.python", platform.python_version())
@@ -232,7 +233,7 @@ def test_another_interpreters_embedded_corpus_is_drift_that_names_both_versions(
     assert planned.returncode == 0
     assert note in planned.stderr
     assert planned.stdout.count("drift: mixture[0].source.sha256") == 8
-    assert finished.snapshot() == before
+    assert after == before
 
 
 def test_a_grid_in_the_ledger_is_fitted_and_what_to_run_next_suggested(finished: Any) -> None:
