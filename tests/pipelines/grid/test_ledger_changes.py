@@ -63,6 +63,7 @@ def test_a_model_deleted_from_the_store_is_named_before_anything_starts(place: A
     assert "full/a/2N/seed0" in done.stderr and "missing in the store" in done.stderr
 
 
+@pytest.mark.slow
 def test_another_name_starts_anew_and_rerun_supersedes(place: Any) -> None:
     place.write(SMALL | {"training": FASTER})
     assert place.run().returncode == 2
