@@ -51,7 +51,7 @@ def test_the_plan_says_where_weights_come_from_and_what_is_new(finished: Any) ->
     shown = " ".join(finished.before.stdout.split())
     assert f"cpt/swiattn-16/a/seed0 from pretrain/full/a/2N/seed0: 23 tensors taken over; new: {ROUTERS};" in shown
     assert (
-        "zero-shot/full/a/seed0 and 1 more from pretrain/full/a/2N/seed0: 23 tensors taken over; new: nothing" in shown
+        "zero-shot/full/a/seed0 and 2 more from pretrain/full/a/2N/seed0: 23 tensors taken over; new: nothing" in shown
     )
     assert "new, without training" in shown
 
