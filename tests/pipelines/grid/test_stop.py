@@ -12,7 +12,7 @@ import pytest
 
 from running import check_nothing_lost_nothing_twice, kill, wait_for_step
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 # Long enough to be stopped in the middle: some hundred steps a trunk.
 LONGER = {
@@ -33,9 +33,7 @@ def undisturbed(new_workplace: Callable[[], Any]) -> dict[str, float]:
     return losses
 
 
-@pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_stopped_grid_saves_within_ten_seconds_and_goes_on(
     signum: signal.Signals, code: int, new_workplace: Callable[[], Any], undisturbed: dict[str, float]
 ) -> None:
