@@ -26,21 +26,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import unquote, urlsplit
 
-from gridlaw.platform.errors import BadInput, InUse, Surroundings
+from gridlaw.platform.errors import Surroundings
+from gridlaw.platform.ledger.experiments import claim, connect
 from gridlaw.platform.ledger.records import KINDS, PREFIX, RunRecord, from_mlflow, prefixed, tag_text
-from gridlaw.platform.ledger.tracking import (
-    CREDENTIALS,
-    Tracking,
-    TrackingDenied,
-    TrackingRefused,
-    create_database,
-    ping,
-    redacted,
-    resolve_tracking_uri,
-    sqlite_path,
-)
+from gridlaw.platform.ledger.tracking import Tracking, TrackingRefused
 from gridlaw.platform.ledger.version import code_version
-from gridlaw.platform.store.base import experiment_name
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -48,7 +38,6 @@ if TYPE_CHECKING:
 IDENTITY_FILE = "identity.json"
 CONFIG_FILE = "config.json"
 _PAGE = 1000
-STORE_TAG = PREFIX + "store"
 _TOKEN_TAG = PREFIX + "request"
 _TABLES_TAG = "mlflow.loggedArtifacts"  # by which MLflow's page finds tables
 
@@ -82,47 +71,14 @@ class Ledger:
         where there is no database MLflow is not even imported. ``InUse`` if the experiment belongs to another store,
         ``BadInput`` if it was deleted in MLflow.
         """
-        uri = resolve_tracking_uri(tracking_uri)
-        path = sqlite_path(uri)
-        if path is not None and not path.exists():
-            if not create:
-                return None
-            create_database(uri)
-        ping(uri)
-        tracking = Tracking(uri=uri, patience_seconds=patience_seconds)
-        try:
-            found = tracking.call("look up the experiment", lambda client: client.get_experiment_by_name(experiment))
-        except TrackingDenied as error:
-            raise BadInput(
-                CREDENTIALS, allowed=f"a user of the tracking server {redacted(uri)}", hint=_reason(error)
-            ) from None
-        if found is None:
-            if not create:
-                return None
-            experiment_id = _create_experiment(tracking, experiment, store_address)
-            return Ledger(tracking, experiment, experiment_id)
-        if found.lifecycle_stage == "deleted":
-            raise BadInput(
-                "name",
-                seen=experiment,
-                allowed="the name of an experiment that was not deleted in MLflow",
-                hint=f"Bring it back: `mlflow experiments restore -x {found.experiment_id}`; or choose another name",
-            )
-        _check_store(tracking, found.experiment_id, experiment, found.tags.get(STORE_TAG), store_address, create=create)
-        return Ledger(tracking, experiment, found.experiment_id)
+        tracking = connect(tracking_uri, create=create, patience_seconds=patience_seconds)
+        experiment_id = claim(tracking, experiment, store_address, create=create) if tracking is not None else None
+        return Ledger(tracking, experiment, experiment_id) if tracking is not None and experiment_id else None
 
     @property
     def tracking_uri(self) -> str:
         """Address as workers need it; show people ``redacted(uri)``."""
         return self.tracking.uri
-
-    def page(self, run_id: str = "", *, server: str = "") -> str:
-        """Address of the experiment's page, or a run's, in MLflow's model-training view. server: of a UI on sqlite."""
-        base = server or (
-            redacted(self.tracking.uri) if self.tracking.uri.startswith("http") else "http://127.0.0.1:5000"
-        )
-        run = f"/runs/{run_id}" if run_id else ""
-        return f"{base}/#/experiments/{self.experiment_id}{run}?workflowType=machine_learning"
 
     # Reading
 
@@ -445,36 +401,6 @@ def _collection_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _create_experiment(tracking: Tracking, experiment: str, store_address: str) -> str:
-    local = sqlite_path(tracking.uri) is not None and "://" not in store_address
-    artifacts = (Path(store_address) / "artifacts" / experiment_name(experiment)).as_uri() if local else None
-    # The kind makes MLflow's page open in its model-training view.
-    tags = {STORE_TAG: store_address, "mlflow.experimentKind": "custom_model_development"}
-
-    def ask(client: MlflowClient) -> str:
-        found = client.get_experiment_by_name(experiment)  # an earlier try may have made it
-        return found.experiment_id if found else client.create_experiment(experiment, artifacts, tags)
-
-    return tracking.call(f"make the experiment {experiment!r}", ask)
-
-
-def _check_store(
-    tracking: Tracking, experiment_id: str, experiment: str, tagged: str | None, address: str, *, create: bool
-) -> None:
-    if tagged == address:
-        return
-    if tagged is None:
-        if create:  # made by hand in MLflow's page: adopt it
-            tracking.call(
-                "tag the experiment", lambda client: client.set_experiment_tag(experiment_id, STORE_TAG, address)
-            )
-        return
-    raise InUse(
-        f"experiment {experiment!r} keeps its checkpoints in {tagged}, and this grid names the store {address}. "
-        "Use that store, or give this grid another name"
-    )
-
-
 def _local_artifacts(uri: str) -> Path | None:
     parts = urlsplit(uri)
     if parts.scheme == "file":
@@ -490,11 +416,6 @@ def _quoted(value: str) -> str:
 def _plain(value: Any) -> Any:
     """A table's cell: non-finite numbers as text, which JSON readers everywhere take."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _reason(error: Exception) -> str:
-    """What the server said, without the words around it."""
-    return "It said: " + str(error).partition("Response body: ")[2].partition(". Check ")[0].strip("'\" ")[:200]
 
 
 def _user() -> str:
