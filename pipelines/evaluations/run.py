@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridlaw.modules.data.prepare import PreparedData, open_prepared
 from gridlaw.modules.errors import BadSetting
+from gridlaw.modules.models.weights import CONFIG, WEIGHTS, load_config
 from gridlaw.pipelines.evaluations.examples import DataRun, Inputs, Progress, examples_folder
 from gridlaw.pipelines.evaluations.registry import KINDS, Evaluation, resolve_evaluation
 from gridlaw.platform.errors import BadInput, GridlawError
@@ -25,7 +26,6 @@ from gridlaw.platform.errors import BadInput, GridlawError
 if TYPE_CHECKING:
     from gridlaw.modules.models.decoder import DecoderLM
 
-WEIGHTS_FILE = "model.safetensors"
 _EDGE_BYTES = 1024 * 1024
 
 
@@ -148,8 +148,6 @@ def _open(
     device: str,
     progress: Progress | None,
 ) -> EvaluationRun:
-    from gridlaw.modules.models.weights import load_config
-
     evaluation = resolve_evaluation({name: settings or {}})
     prepared = open_prepared(prepared_folder)
     config = load_config(model_folder).to_dict()
@@ -175,12 +173,16 @@ def _open(
 
 
 def parts_key(evaluation: Evaluation, prepared: PreparedData, model_folder: Path, inputs: Inputs) -> str:
-    """Hash of settings, data and weights, cheap also for large weights: their size and both ends are taken."""
-    weights = model_folder / WEIGHTS_FILE
+    """Hash of settings, data and model, cheap also for large weights: their size and both ends are taken.
+
+    The config counts, too: a point of budget 0 may have its base's weights to the byte and be another model.
+    """
+    weights = model_folder / WEIGHTS
     if not weights.is_file():
-        raise BadInput("model folder", seen=str(model_folder), allowed=f"a folder with {WEIGHTS_FILE}")
+        raise BadInput("model folder", seen=str(model_folder), allowed=f"a folder with {WEIGHTS}")
     values = [evaluation.settings_dict(), prepared.fingerprint, inputs.identity()]
     state = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
+    state.update((model_folder / CONFIG).read_bytes())
     size = weights.stat().st_size
     state.update(str(size).encode())
     with open(weights, "rb") as file:

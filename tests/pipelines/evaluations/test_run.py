@@ -1,6 +1,7 @@
 """``evaluate`` from a saved folder, as the grid calls it."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from gridlaw.modules.catalog import model_config, resolve_architecture, resolve_
 from gridlaw.modules.data.prepare import PreparedData
 from gridlaw.modules.models import checkpoint
 from gridlaw.modules.models.decoder import DecoderLM
+from gridlaw.modules.models.weights import CONFIG, WEIGHTS
 from gridlaw.pipelines.evaluations.registry import KINDS
 from gridlaw.pipelines.evaluations.run import evaluate
 from gridlaw.platform.errors import BadInput, GridlawError
@@ -80,6 +82,30 @@ def test_parts_of_other_weights_or_settings_are_not_used(
     other = DecoderLM(models("full").config).initialise(7)
     folder = checkpoint.save_model(other, tmp_path / "other")
     assert len({measure(saved), measure(folder), measure(saved, tokens=5000)}) == 3
+
+
+def test_parts_of_another_architecture_with_the_same_weights_are_not_used(
+    saved: Path, prepared: PreparedData, tmp_path: Path
+) -> None:
+    """A point of budget 0: its base's file of weights, to the byte, under a config of its own."""
+    folder = tmp_path / "zero-shot"
+    folder.mkdir()
+    shutil.copy(saved / WEIGHTS, folder / WEIGHTS)
+    config = model_config(resolve_architecture("swa-16"), resolve_scale("n1"), vocab_size=257, context=256)
+    (folder / CONFIG).write_text(json.dumps({"model_type": "gridlaw", **config.to_dict()}))
+
+    def measure(model: Path, work: str) -> float:
+        result = evaluate(
+            "loss",
+            {"tokens": 3000},
+            model_folder=model,
+            prepared_folder=prepared.folder,
+            work_folder=tmp_path / work,
+        )
+        return result["metrics"]["loss"]
+
+    base = measure(saved, "work")
+    assert measure(folder, "work") == measure(folder, "alone") != base
 
 
 def test_checkpoint_of_another_vocabulary_is_refused(prepared: PreparedData, tmp_path: Path) -> None:
