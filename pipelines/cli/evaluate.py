@@ -57,14 +57,15 @@ def evaluate(
         raise BadInput("--set", seen=unused[0], allowed=f"settings of {', '.join(evaluations)}")
     asked, targets = _resolve(source, evaluations, chosen, data_folder)
     found: dict[str, Any] = {}
-    for target in targets:
-        for each in asked:
-            result = _measure(target, each, work)
-            found.setdefault(target.name, {})[each.name] = result
-            if figures is not None:
-                _draw(result, figures, target.name, each.name)
-            if not as_json:
-                click.echo(f"{target.name} {each.name}: {_words(result)}")
+    with _work_folder(work) as folder:  # one for all: examples that are in no store are made once in it
+        for target in targets:
+            for each in asked:
+                result = _measure(target, each, folder)
+                found.setdefault(target.name, {})[each.name] = result
+                if figures is not None:
+                    _draw(result, figures, target.name, each.name)
+                if not as_json:
+                    click.echo(f"{target.name} {each.name}: {_words(result)}")
     if as_json:
         click.echo(json.dumps(found))
 
@@ -81,12 +82,12 @@ def _draw(result: dict[str, Any], folder: Path, point: str, evaluation: str) -> 
         click.echo(f"figures: {', '.join(map(str, paths))}", err=True)
 
 
-def _measure(target: Target, each: Evaluation, work: Path | None) -> dict[str, Any]:
+def _measure(target: Target, each: Evaluation, folder: Path) -> dict[str, Any]:
     from gridlaw.pipelines.evaluations.run import evaluate as run_evaluation
     from gridlaw.pipelines.terminal import progress_bar
 
     label = f"{target.name} {each.name}"
-    with _work_folder(work) as folder, progress_bar(label) as progress:
+    with progress_bar(label) as progress:
         return run_evaluation(
             each.name,
             each.settings.to_dict(),
@@ -207,8 +208,8 @@ class _Grid:
 
 
 def _settings(texts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """``niah.depths=5`` → {niah: {depths: 5}}; values are read as YAML."""
-    import yaml
+    """``niah.depths=5`` → {niah: {depths: 5}}; values are read as those of a grid file."""
+    from gridlaw.platform.spec.yaml_reader import read_yaml
 
     found: dict[str, dict[str, Any]] = {}
     for text in texts:
@@ -218,5 +219,9 @@ def _settings(texts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
             raise BadInput(
                 "--set", seen=text, allowed=f"NAME.KEY=VALUE with NAME one of {', '.join(evaluation_names())}"
             )
-        found.setdefault(name, {})[key] = yaml.safe_load(value)
+        document, problems = read_yaml(value)
+        if problems:
+            said = ", ".join(str(each) for each in (problems[0].seen, problems[0].hint) if each)
+            raise BadInput("--set", seen=text, allowed="a VALUE that is YAML, as in a grid file", hint=said)
+        found.setdefault(name, {})[key] = document.value
     return found
