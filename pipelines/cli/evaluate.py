@@ -134,17 +134,7 @@ def _resolve(
     ]
     if data_folder is None:
         raise BadInput("--data", allowed="a folder made by gridlaw data prepare", hint="A model's folder has no text")
-
-    def inputs(evaluation: Evaluation) -> Inputs:
-        evaluator, corpus = evaluation.evaluator, evaluation.corpus
-        return Inputs(
-            evaluator={}
-            if evaluator is None
-            else {"identity": evaluator.identity, "folder": evaluator.folder, "file": evaluator.file},
-            corpus=None if corpus is None else {"identity": corpus.identity, "location": corpus.location},
-        )
-
-    return asked, [Target(name=source, model=Path(source), data=data_folder, inputs=inputs)]
+    return asked, [Target(name=source, model=Path(source), data=data_folder, inputs=Inputs.of)]
 
 
 class _Grid:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from gridlaw.modules.data.arrow import map_table, write_table
 from gridlaw.modules.data.prepare import PreparedData
+
+if TYPE_CHECKING:
+    from gridlaw.pipelines.evaluations.registry import Evaluation
 
 FILE = "examples.arrow"
 
@@ -38,6 +41,21 @@ class Inputs:
     examples: str | None = None
     evaluator: dict[str, Any] = field(default_factory=dict)
     corpus: dict[str, Any] | None = None
+
+    @classmethod
+    def of(
+        cls, evaluation: Evaluation, *, examples: str | None = None, point: Mapping[str, str] | None = None
+    ) -> Inputs:
+        """What an evaluation with its sources needs. point: folder and data of the one that finds key tokens."""
+        source, corpus = evaluation.evaluator, evaluation.corpus
+        given: dict[str, Any] = {}
+        if source is not None:
+            given = {"identity": source.identity, "folder": source.folder, "file": source.file, **(point or {})}
+        return cls(
+            examples=examples,
+            evaluator=given,
+            corpus=None if corpus is None else {"identity": corpus.identity, "location": corpus.location},
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """For a task."""

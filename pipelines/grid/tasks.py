@@ -159,18 +159,11 @@ def evaluation_inputs(
 
     evaluator: of the grid's point that finds key tokens, where they may have to be found.
     """
-    source, corpus = evaluation.evaluator, evaluation.corpus
-    given: dict[str, Any] = {}
-    if source is not None:
-        given = {"identity": source.identity, "folder": source.folder, "file": source.file}
-        if evaluator is not None:
-            own = {"folder": model_address(store, evaluator.run_id), "data": data_address(store, evaluator.data)}
-            given |= own
-    return Inputs(
-        examples=None if examples is None else str(Path(store.address) / examples_name(examples.fingerprint)),
-        evaluator=given,
-        corpus=None if corpus is None else {"identity": corpus.identity, "location": corpus.location},
-    )
+    point = None
+    if evaluator is not None:
+        point = {"folder": model_address(store, evaluator.run_id), "data": data_address(store, evaluator.data)}
+    kept = None if examples is None else str(Path(store.address) / examples_name(examples.fingerprint))
+    return Inputs.of(evaluation, examples=kept, point=point)
 
 
 def data_address(store: Store, name: str) -> str:
