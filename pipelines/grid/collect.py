@@ -11,7 +11,14 @@ from importlib import metadata
 from typing import Any
 
 from gridlaw.pipelines.grid.records import DETAILS, LAW
-from gridlaw.pipelines.grid.state import GridState, blocked_by, evaluation_name, law_name
+from gridlaw.pipelines.grid.state import (
+    GridState,
+    blocked_by,
+    ended_word,
+    evaluation_name,
+    law_name,
+    training_blocked_by,
+)
 from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan
 from gridlaw.pipelines.report.data import (
     FailureRow,
@@ -36,8 +43,8 @@ def collect(
     plan: GridPlan, ledger: Ledger, state: GridState, *, hardware: str, wall_seconds: float | None
 ) -> ReportData:
     """Everything that the report shows of this file's points, laws and failures."""
-    failed = _failed_runs(ledger, plan)
-    points = tuple(_point(plan, ledger, state, point, failed) for point in plan.points)
+    failed = _failed_runs(state)
+    points = tuple(_point(plan, ledger, state, point) for point in plan.points)
     trunks = tuple(_trunk(ledger, state, trunk, failed) for trunk in plan.trunks)
     trained = sum(row.tokens for row in trunks) + sum(
         (point.total_steps - point.trunk_steps) * plan.trunk_of(point).batch_tokens
@@ -98,12 +105,10 @@ def hardware_text() -> str:
     return f"{cores} cores{f' ({model})' if model else ''}, {memory:.0f} GiB memory"
 
 
-def _point(
-    plan: GridPlan, ledger: Ledger, state: GridState, point: PointPlan, failed: dict[str, RunRecord]
-) -> PointRow:
+def _point(plan: GridPlan, ledger: Ledger, state: GridState, point: PointPlan) -> PointRow:
     trunk = plan.trunk_of(point)
     standing = state.points[point.name]
-    status, reason = _status(plan, point, standing.status == "done", failed)
+    status, reason = _status(plan, state, point)
     seconds = (
         (standing.run.number("seconds") or 0.0) if standing.run is not None and standing.status == "done" else None
     )
@@ -134,22 +139,15 @@ def _point(
     )
 
 
-def _status(plan: GridPlan, point: PointPlan, done: bool, failed: dict[str, RunRecord]) -> tuple[str, str]:
-    if done:
+def _status(plan: GridPlan, state: GridState, point: PointPlan) -> tuple[str, str]:
+    """(status, reason)."""
+    standing = state.points[point.name]
+    if standing.status == "done":
         return "done", ""
-    run = failed.get(point.name)
-    if run is not None:
-        return ("diverged" if run.diverged else "failed"), run.reason
-    trunk = failed.get(point.trunk)
-    if trunk is not None:
-        return "blocked", f"its trunk {'diverged' if trunk.diverged else 'failed'}: {trunk.reason}"
-    base = plan.trunk_of(point).base
-    if base is not None and base.point is not None:
-        parent = next(each for each in plan.points if each.id == base.point)
-        status, reason = _status(plan, parent, False, failed)
-        if status != "not run":
-            return "blocked", f"{parent.name} {status if status != 'blocked' else 'is blocked'}: {reason}"
-    return "not run", ""
+    if standing.run is not None and standing.status != "drift" and standing.run.status == "FAILED":
+        return ended_word(standing.run), standing.run.reason
+    reason = training_blocked_by(plan, state, plan.trunk_of(point))
+    return ("blocked", reason) if reason else ("not run", "")
 
 
 def _metrics(ledger: Ledger, run: RunRecord, names: Sequence[str]) -> dict[str, MetricValue]:
@@ -237,25 +235,22 @@ def law_row(kept: dict[str, Any]) -> LawRow:
     )
 
 
-def _failed_runs(ledger: Ledger, plan: GridPlan) -> dict[str, RunRecord]:
-    """Runs of this plan whose newest state is FAILED, by name; a run of other settings is not this plan's."""
-    wanted = {trunk.name: trunk.fingerprint for trunk in plan.trunks}
-    wanted |= {point.name: point.fingerprint for point in plan.points}
-    wanted |= {examples.name: examples.fingerprint for examples in plan.all_examples()}
-    found: dict[str, RunRecord] = {}
-    for kind in ("trunk", "point", "data", "evaluation"):
-        for run in ledger.find_runs(kind):
-            current = kind == "evaluation" or wanted.get(run.name) == run.fingerprint
-            if run.status == "FAILED" and current and not run.superseded:
-                found.setdefault(run.name, run)
-    return found
+def _failed_runs(state: GridState) -> dict[str, RunRecord]:
+    """Runs of this plan that failed and of which nothing better came, by name."""
+    standings = (state.trunks, state.points, state.examples, state.evaluations)
+    return {
+        each.run.name: each.run
+        for kind in standings
+        for each in kind.values()
+        if each.status not in ("done", "drift") and each.run is not None and each.run.status == "FAILED"
+    }
 
 
 def _failure(run: RunRecord, plan: GridPlan) -> FailureRow:
     return FailureRow(
         name=run.tags.get("description", run.name),
         kind=run.kind,
-        status="diverged" if run.diverged else "failed",
+        status=ended_word(run),
         reason=run.reason,
         attempts=int(run.number("attempts") or 1),
     )

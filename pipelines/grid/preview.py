@@ -147,7 +147,11 @@ def _next(plan: GridPlan, state: GridState, point: PointPlan) -> dict[str, Any]:
 
 def why(standing: Standing) -> str:
     """Why the last attempt ended, in a line; nothing where it succeeded or there was none."""
-    reason = standing.run.reason if standing.run is not None and standing.status != "drift" else ""
+    return in_a_line(standing.run.reason) if standing.run is not None and standing.status != "drift" else ""
+
+
+def in_a_line(reason: str) -> str:
+    """The first line of a reason, cut to what a table can show."""
     line = reason.splitlines()[0] if reason else ""
     return line if len(line) <= _REASON_CHARACTERS else f"{line[: _REASON_CHARACTERS - 1]}…"
 

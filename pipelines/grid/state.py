@@ -10,9 +10,11 @@ import platform
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from gridlaw.modules.models.weights import WEIGHTS
 from gridlaw.modules.training import checkpoint_files
 from gridlaw.pipelines.evaluations.examples import FILE as EXAMPLES_FILE
 from gridlaw.pipelines.evaluations.registry import Evaluation
@@ -26,7 +28,6 @@ from gridlaw.platform.store.base import Store, attempt_name, examples_name
 
 Status = Literal["done", "continue", "new", "drift"]
 MODEL_FOLDER = "model"
-WEIGHTS = "model.safetensors"
 PYTHON = platform.python_version()
 _SOURCE_HASH = re.compile(r"trunk\.data\.(?:mixture\[(\d+)\]|heldout)\.source\.sha256")
 
@@ -88,14 +89,22 @@ class GridState:
             laws={**self.laws, **more.laws},
         )
 
+    @cached_property
+    def _of_point(self) -> dict[str, list[Standing]]:
+        """Evaluations by point: asked for each of thousands of points."""
+        found: dict[str, list[Standing]] = {}
+        for (point, _), standing in self.evaluations.items():
+            found.setdefault(point, []).append(standing)
+        return found
+
     def num_done(self) -> int:
         return sum(standing.status == "done" for standing in self.points.values())
 
     def metrics(self, point: str) -> dict[str, float]:
         """Metrics of a done point's done evaluations, from the evaluations' own runs."""
         found: dict[str, float] = {}
-        for (name, _), standing in self.evaluations.items():
-            if name == point and standing.status == "done" and standing.run is not None:
+        for standing in self._of_point.get(point, ()):
+            if standing.status == "done" and standing.run is not None:
                 found.update({k: v for k, v in standing.run.metrics.items() if not k.startswith("system/")})
         return found
 
@@ -230,6 +239,26 @@ def wanted_examples(plan: GridPlan, state: GridState) -> list[ExamplesPlan]:
     return list(wanted.values())
 
 
+def training_blocked_by(plan: GridPlan, state: GridState, trunk: TrunkPlan) -> str:
+    """Why points of this trunk cannot be trained: their trunk failed, or what it starts from. Or nothing."""
+    run = state.trunks[trunk.name].run
+    if run is not None and run.status == "FAILED":
+        return f"its trunk {ended_word(run)}: {run.reason}"
+    parent = trunk.base.point if trunk.base is not None else None
+    if parent is None or state.points[parent.name].status == "done":
+        return ""
+    above = state.points[parent.name].run
+    if above is not None and above.status == "FAILED":
+        return f"{parent.name} {ended_word(above)}: {above.reason}"
+    reason = training_blocked_by(plan, state, next(each for each in plan.trunks if each.name == parent.trunk_name))
+    return f"{parent.name} is blocked: {reason}" if reason else ""
+
+
+def ended_word(run: RunRecord) -> str:
+    """How a failed run is called."""
+    return "diverged" if run.diverged else "failed"
+
+
 def blocked_by(plan: GridPlan, state: GridState, trunk: TrunkPlan, evaluation: Evaluation) -> str:
     """Why an evaluation of a trunk's points had to be left: what it needs beside the points failed. Or nothing."""
     examples = plan.examples(trunk, evaluation)
@@ -241,7 +270,7 @@ def blocked_by(plan: GridPlan, state: GridState, trunk: TrunkPlan, evaluation: E
     needed += [] if evaluator is None else [(evaluator.name, state.points[evaluator.name])]
     for name, standing in (*needed, (examples.label, state.examples[examples.fingerprint])):
         if standing.status != "done" and standing.run is not None and standing.run.status == "FAILED":
-            return f"{name} {'diverged' if standing.run.diverged else 'failed'}: {standing.run.reason}"
+            return f"{name} {ended_word(standing.run)}: {standing.run.reason}"
     return ""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gridlaw.pipelines.grid.preview import open_state, why
-from gridlaw.pipelines.grid.state import GridState, Standing, blocked_by
+from gridlaw.pipelines.grid.preview import in_a_line, open_state, why
+from gridlaw.pipelines.grid.state import GridState, Standing, blocked_by, ended_word, training_blocked_by
 from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan
 from gridlaw.platform import identity
 from gridlaw.platform.ledger.records import RunRecord
@@ -45,13 +45,13 @@ def print_status(shown: dict[str, Any]) -> None:
         if trunk["state"] not in ("done", "left"):
             text = f"trunk {trunk['name']}: {trunk['state']}, step {trunk['step']:,} of {trunk['until_step']:,}"
             text += f", on {trunk['where']}" if trunk["where"] else ""
-            console.print(text + (f": {trunk['reason']}" if trunk["reason"] else ""), markup=False)
+            console.print(text + (f": {trunk['reason']}" if trunk["reason"] else ""))
     table = Table()
     for name in ("point", "state", "where", "evaluations", "reason"):
         table.add_column(name, overflow="fold", no_wrap=name == "state")
     for point in shown["points"]:
         evaluations = ", ".join(f"{name} {state}" for name, state in point["evaluations"].items())
-        table.add_row(*map(_plain, (point["name"], point["state"], point["where"], evaluations, point["reason"])))
+        table.add_row(point["name"], point["state"], point["where"], evaluations, point["reason"])
     console.print(table)
 
 
@@ -60,8 +60,8 @@ def _point(plan: GridPlan, state: GridState, point: PointPlan, alive: bool) -> d
     found, where, reason = _state(standing, alive)
     if found == "drift":
         reason = identity.drift_text(standing.differences)
-    elif found == "left" and (cause := _blocked_by(plan, state, plan.trunk_of(point))):
-        found, reason = "blocked", cause
+    elif found == "left" and (cause := training_blocked_by(plan, state, plan.trunk_of(point))):
+        found, reason = "blocked", in_a_line(cause)
     evaluations = {}
     for each in plan.evaluations:
         evaluations[each.name], place, problem = _state(state.evaluations[point.name, each.name], alive)
@@ -74,21 +74,6 @@ def _point(plan: GridPlan, state: GridState, point: PointPlan, alive: bool) -> d
             evaluations[each.name] = "blocked"
             reason = reason or f"{each.name} blocked: {cause}"
     return {"name": point.name, "state": found, "where": where, "reason": reason, "evaluations": evaluations}
-
-
-def _blocked_by(plan: GridPlan, state: GridState, trunk: TrunkPlan) -> str:
-    """Why a point of this trunk cannot be trained: its trunk failed, or what it starts from; nothing if it can."""
-    standing = state.trunks[trunk.name]
-    if standing.run is not None and standing.run.status == "FAILED":
-        return f"its trunk {_failed(standing.run)}: {why(standing)}"
-    parent = trunk.base.point if trunk.base is not None else None
-    if parent is None or state.points[parent.name].status == "done":
-        return ""
-    above = state.points[parent.name]
-    if above.run is not None and above.run.status == "FAILED":
-        return f"{parent.name} {_failed(above.run)}: {why(above)}"
-    reason = _blocked_by(plan, state, next(each for each in plan.trunks if each.name == parent.trunk_name))
-    return f"{parent.name} is blocked: {reason}" if reason else ""
 
 
 def _trunk(standing: Standing, trunk: TrunkPlan, alive: bool) -> dict[str, Any]:
@@ -114,22 +99,11 @@ def _state(standing: Standing, alive: bool) -> tuple[str, str, str]:
     if run.running:
         return ("running", _where(run), "") if alive else ("interrupted", "", "its driver died")
     if run.status == "FAILED":
-        return _failed(run), "", why(standing)
+        return ended_word(run), "", why(standing)
     return "left", "", why(standing)
-
-
-def _failed(run: RunRecord) -> str:
-    return "diverged" if run.diverged else "failed"
 
 
 def _where(run: RunRecord) -> str:
     """Where the ledger says that a run is, once it has been under way for some seconds."""
     host, pid = run.tags.get("host", ""), run.tags.get("pid", "")
     return f"{host} (pid {pid})" if host and pid else host
-
-
-def _plain(text: str) -> Any:
-    """Names and reasons are no markup."""
-    from rich.text import Text
-
-    return Text(text)

@@ -1,0 +1,100 @@
+"""What keeps points from being trained, told from a ledger: by status, by plan and in the report alike. Nothing is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridlaw.pipelines.grid.collect import collect
+from gridlaw.pipelines.grid.state import evaluation_name, read_state, training_blocked_by
+from gridlaw.pipelines.plan import GridPlan, make_plan
+from gridlaw.platform.ledger.ledger import Ledger
+from gridlaw.platform.ledger.tracking import default_tracking_uri
+from gridlaw.platform.spec.load import grid_from_mapping
+from gridlaw.platform.store.base import Store
+from gridlaw.platform.store.local import open_store
+
+STAGES = [
+    {"name": "first", "architectures": ["full"], "scales": ["n1"], "budgets": ["2N", "4N"]},
+    {"name": "then", "from": "first/full/2N", "architectures": ["full"], "budgets": ["2N"]},
+]
+
+
+class Held:
+    """A plan of two stages, and a ledger to write into what a run would have."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        grid = {"name": name, "data": {"context": 64}, "training": {"batch_tokens": 512}, "stages": STAGES}
+        evaluate = {"evaluate": [{"loss": {"tokens": 4096}}]}
+        self.plan: GridPlan = make_plan(grid_from_mapping(grid | evaluate, source="test", base_folder=folder))
+        self.store: Store = open_store(folder / "store", create=True)
+        uri = default_tracking_uri(str(folder / "store"))
+        self.ledger = Ledger.open(uri, name, self.store.address, create=True)
+        self.points = {point.name: point for point in self.plan.points}
+        self.trunks = {trunk.name: trunk for trunk in self.plan.trunks}
+
+    def end(self, kind: str, name: str, reason: str = "", *, fingerprint: str = "") -> None:
+        """A run that failed for a reason, or succeeded without one."""
+        own = self.trunks[name] if kind == "trunk" else self.points.get(name)
+        found = fingerprint or (own.fingerprint if own is not None else "")
+        run_id = self.ledger.start_run(kind, name=name, fingerprint=found)
+        if reason:
+            self.ledger.fail_run(run_id, reason)
+        else:
+            self.ledger.finish_run(run_id)
+
+    def rows(self) -> dict[str, tuple[str, str]]:
+        """(status, reason) of every point in the report."""
+        return {row.name: (row.status, row.reason) for row in self.report().points}
+
+    def report(self) -> Any:
+        state = read_state(self.plan, self.ledger, self.store)
+        return collect(self.plan, self.ledger, state, hardware="", wall_seconds=None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One database for all tests of this file, because making one takes seconds; an experiment each."""
+    return tmp_path_factory.mktemp("held")
+
+
+@pytest.fixture
+def held(folder: Path, request: pytest.FixtureRequest) -> Held:
+    return Held(folder, request.node.name)
+
+
+FIRST, LONGER, THEN = "first/full/n1/2N/seed0", "first/full/n1/4N/seed0", "then/full/n1/2N/seed0"
+
+
+def test_a_failed_trunk_blocks_its_points_and_what_starts_from_them(held: Held) -> None:
+    held.end("trunk", "first/full/n1/seed0", "worker lost")
+    blocked = ("blocked", "its trunk failed: worker lost")
+    assert held.rows() == {
+        FIRST: blocked, LONGER: blocked, THEN: ("blocked", f"{FIRST} is blocked: its trunk failed: worker lost"),
+    }  # fmt: skip
+
+
+def test_a_finished_point_blocks_nothing_though_its_trunk_failed_later(held: Held) -> None:
+    """The trunk was to be continued for the longer budget."""
+    held.end("point", FIRST)
+    held.end("trunk", "first/full/n1/seed0", "worker lost")
+    assert held.rows() == {
+        FIRST: ("done", ""), LONGER: ("blocked", "its trunk failed: worker lost"), THEN: ("not run", ""),
+    }  # fmt: skip
+    state = read_state(held.plan, held.ledger, held.store)
+    assert training_blocked_by(held.plan, state, held.trunks["then/full/n1/seed0"]) == ""
+
+
+def test_failures_of_other_settings_are_not_this_files(held: Held) -> None:
+    held.end("point", FIRST)
+    name = evaluation_name(FIRST, "loss")
+    held.end("evaluation", name, "of 8,192 tokens: out of memory", fingerprint="that of other settings")
+    assert held.report().failures == ()
+    own = held.plan.evaluation_fingerprint(held.points[FIRST], held.plan.evaluations[0])
+    held.end("evaluation", name, "worker lost", fingerprint=own)
+    (failure,) = held.report().failures
+    assert (failure.name, failure.reason) == (name, "worker lost")
+    held.end("evaluation", name, fingerprint=own)
+    assert held.report().failures == (), "a later run succeeded"
