@@ -132,6 +132,8 @@ class Driver:
             while self._ends:
                 self._ended(*self._ends[0])
                 self._ends.popleft()
+            if self._fatal:
+                return
             if self.source is not None:
                 self.source.feed(self)
             self._submit_ready()
