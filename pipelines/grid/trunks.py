@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from gridlaw.modules.training import checkpoint_files
 from gridlaw.pipelines.grid.graph import Graph, Node, NodeKey
-from gridlaw.pipelines.grid.state import GridState, attempt_folder
+from gridlaw.pipelines.grid.state import GridState, Standing, attempt_folder
 from gridlaw.pipelines.plan import TrunkPlan
 from gridlaw.platform.store.base import Store
 
@@ -16,16 +18,13 @@ def add_trunk(graph: Graph, store: Store, trunk: TrunkPlan, state: GridState) ->
     """Segments up to each branch point that has no checkpoint yet, and the branches of points that are not done."""
     standing = state.trunks[trunk.name]
     undone = [point for point in trunk.points if state.points[point.name].status != "done"]
-    there: set[int] = set()
-    if standing.run is not None:
-        folder = attempt_folder(store, standing.run.run_id)
-        there = {step for step, path in checkpoint_files.checkpoints(folder) if checkpoint_files.fault(path) is None}
     begin: tuple[NodeKey, ...] = (("prepare", trunk.data.folder),)
     parent = trunk.base.point if trunk.base is not None else None
     if parent is not None and ("decay", parent.name) in graph.nodes:
         begin += (("decay", parent.name),)
     last: tuple[NodeKey, ...] = begin
     steps = sorted({point.trunk_steps for point in undone if point.trunk_steps > 0})
+    there = _whole(store, standing, steps)
     if standing.interrupted and trunk.branch_steps:
         # A driver died before it marked the trunk's run: its stored result is read again, nothing is trained.
         steps = sorted({*steps, trunk.branch_steps[-1]})
@@ -42,3 +41,11 @@ def add_trunk(graph: Graph, store: Store, trunk: TrunkPlan, state: GridState) ->
         depends = (segment,) if segment in graph.nodes else begin
         priority = SHORT if point.trunk_steps or not point.is_trained else point.train_flops
         graph.add(Node(key=("decay", point.name), depends_on=depends, priority=priority))
+
+
+def _whole(store: Store, standing: Standing, steps: Collection[int]) -> set[int]:
+    """Those of ``steps`` whose checkpoints are there and whole; no other is read."""
+    if standing.run is None or not steps:
+        return set()
+    there = checkpoint_files.checkpoints(attempt_folder(store, standing.run.run_id))
+    return {step for step, path in there if step in steps and checkpoint_files.fault(path) is None}
