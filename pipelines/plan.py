@@ -358,7 +358,8 @@ def _plan_trunk(
 
 def _check_windows(architecture: str, layers: Sequence[MixerSpec], context: int) -> list[str]:
     """A window beyond the context would be full attention under another name; equal to it, that is said."""
-    for window in sorted({window for layer in layers if (window := getattr(layer, "window", None)) is not None}):
+    windows = {window for layer in layers if (window := getattr(layer, "window", None)) is not None}
+    for window in sorted(windows):
         if window > context:
             raise BadInput(
                 f"architectures: {architecture}: window",
@@ -366,10 +367,10 @@ def _check_windows(architecture: str, layers: Sequence[MixerSpec], context: int)
                 allowed=f"at most data.context = {context} tokens",
                 hint="Take a smaller window, as in swa-64, or a longer context",
             )
-        if window == context:
-            return [
-                f"{architecture}: its window equals the context ({context} tokens), so it sees what full attention sees"
-            ]
+    if context in windows:
+        return [
+            f"{architecture}: its window equals the context ({context} tokens), so it sees what full attention sees"
+        ]
     return []
 
 

@@ -60,6 +60,10 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "zero budget": ({"budgets": ["0N"]}, ["0"]),
     "negative budget": ({"budgets": ["-5N"]}, ["-5N"]),
     "window beyond the context": ({"architectures": ["full", "swa-128"]}, ["swa-128", "128", "64"]),
+    "a window beyond the context behind one equal to it": (
+        {"architectures": [{"name": "two-windows", "pattern": ["swa-64", "swa-128"]}], "laws": []},
+        ["two-windows", "128", "64"],
+    ),
     "too few points for a law": ({"budgets": ["5N"], "scales": ["n1"], "laws": [{"target": "loss"}]}, ["laws", "4"]),
     "law of a metric that is not measured": ({"laws": [{"target": "longppl"}]}, ["longppl", "loss"]),
     "unknown evaluation": ({"evaluate": ["los"]}, ["los", "loss"]),
