@@ -13,8 +13,11 @@ WIDTH_OF_FILES = 160
 
 
 def results_console() -> Console:
-    """Standard output for tables. A pipe has no width of its own, and cut numbers are of no use in a file."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
+    """Standard output for tables. A pipe has no width of its own, and cut numbers are of no use in a file.
+
+    Square brackets are printed as they are: reasons, paths and names are no markup.
+    """
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
 
 
 @contextmanager
