@@ -268,7 +268,7 @@ def local_node() -> Node:
     return Node(
         node_id="",
         host=socket.gethostname(),
-        resources={"CPU": float(num_local_cpus()), "GPU": float(num_local_gpus())},
+        resources={"CPU": float(num_local_cpus()), "GPU": float(num_local_gpus()), "memory": float(local_memory())},
     )
 
 
@@ -280,6 +280,14 @@ def num_local_cpus() -> int:
         if quota != "max":
             num_cpus = min(num_cpus, max(1, math.floor(int(quota) / int(period))))
     return num_cpus
+
+
+def local_memory() -> int:
+    """Bytes of this machine, or of its container if that has less. Ray gives out what is free of them."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))  # "max" is no number
+    return memory
 
 
 def num_local_gpus() -> int:

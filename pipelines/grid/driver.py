@@ -25,12 +25,12 @@ from gridlaw.pipelines.grid.graph import Graph, Node, NodeKey
 from gridlaw.pipelines.grid.laws import LawBook
 from gridlaw.pipelines.grid.outcome import TRY_AGAIN, Failure, Outcome
 from gridlaw.pipelines.grid.records import Records, no_value, seconds_of, transfer_of
+from gridlaw.pipelines.grid.requests import task_request
 from gridlaw.pipelines.grid.source import Capacity, Problem, Source
 from gridlaw.pipelines.grid.state import GridState, evaluation_name
 from gridlaw.pipelines.grid.tasks import TaskBuilder
 from gridlaw.pipelines.grid.trunks import SHORT, add_trunk
 from gridlaw.pipelines.plan import DataPlan, GridPlan, PointPlan, TrunkPlan
-from gridlaw.platform.cluster import Request
 from gridlaw.platform.errors import Surroundings
 from gridlaw.platform.store.base import Store, examples_name
 
@@ -38,6 +38,7 @@ MAX_ATTEMPTS = 3
 WAIT_SECONDS = 0.5
 STOP_SECONDS = 8.0
 """How long running tasks may take to save after being asked to stop."""
+_ON_DEVICES = ("segment", "decay", "evaluate", "examples")
 LEDGER_RETRY_SECONDS = 3.0
 LEDGER_PATIENCE_SECONDS = 120.0
 """How long the driver waits for a ledger that is away, once nothing runs any more."""
@@ -261,27 +262,18 @@ class Driver:
         stage, task, name = self._task(node)
         self.graph.start(node.key)
         self._in_use[node.key] = devices
-        on_gpu = (
-            self.capacity.unit == "GPU" and node.kind in ("segment", "decay", "evaluate", "examples") and devices > 0
-        )
-        request = Request(
-            name=name,
-            num_cpus=0 if on_gpu else max(devices, 0.01),
-            num_gpus=devices if on_gpu else 0,
-            memory_bytes=self._memory(node),
-        )
+        accelerator = "gpu" if self.capacity.unit == "GPU" and node.kind in _ON_DEVICES else "cpu"
+        request = task_request(name, devices, accelerator, memory_bytes=self._memory(node))
         self.executor.submit(node.key, stage, task, request)
 
     def _devices(self, node: Node) -> float:
         run = self.plan.spec.run
         if node.kind in ("segment", "decay"):
             return run.devices_for(self._trunk_of(node).scale)
-        asked = run.evaluations.get(evaluation_of(node))
-        return asked.devices if asked is not None and asked.devices is not None else 1.0
+        return run.evaluation_devices(evaluation_of(node))
 
     def _memory(self, node: Node) -> int:
-        asked = self.plan.spec.run.evaluations.get(evaluation_of(node))
-        return asked.memory or 0 if asked is not None else 0
+        return self.plan.spec.run.evaluation_memory(evaluation_of(node))
 
     def _task(self, node: Node) -> tuple[str, dict[str, Any], str]:
         """(stage, task, name in Ray's dashboard); opens the runs that the task writes to."""

@@ -23,6 +23,7 @@ from gridlaw.pipelines.grid.laws import LawBook
 from gridlaw.pipelines.grid.notices import notices
 from gridlaw.pipelines.grid.places import Places
 from gridlaw.pipelines.grid.records import Records
+from gridlaw.pipelines.grid.requests import check_machine, requests_of
 from gridlaw.pipelines.grid.source import Capacity, Problem, Source
 from gridlaw.pipelines.grid.state import (
     GridState,
@@ -36,15 +37,7 @@ from gridlaw.pipelines.grid.views import grid_views
 from gridlaw.pipelines.plan import GridPlan
 from gridlaw.pipelines.report.data import ReportData
 from gridlaw.pipelines.submit.place import check_place
-from gridlaw.platform.cluster import (
-    Cluster,
-    Node,
-    Request,
-    StartingCluster,
-    begin_cluster,
-    check_requests,
-    local_node,
-)
+from gridlaw.platform.cluster import Cluster, Node, StartingCluster, begin_cluster, local_node
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.jobs import submission_id
 from gridlaw.platform.ledger.ledger import Ledger
@@ -270,6 +263,7 @@ def work(
         try:
             ray = cluster.result()
             stop.install()
+            ray.check(requests_of(plan, accelerator))  # an embedded Ray has less memory to give than the machine has
             capacity = _capacity(plan, ray, accelerator)
             driver = _driver(
                 plan, records, store, tasks, capacity, lease, stop, watcher,
@@ -427,35 +421,6 @@ def _end(plan: GridPlan, store: Store, lease: Lease, worked: Worked, signum: int
         data=data,
         problems=problems,
     )
-
-
-def check_machine(plan: GridPlan, nodes: list[Node] | None = None) -> str:
-    """The accelerator that training will use; ``BadInput`` for what no node (nothing: this machine) can ever run."""
-    nodes = [local_node()] if nodes is None else nodes
-    run = plan.spec.run
-    has_gpus = any(node.num_gpus for node in nodes)
-    accelerator = run.accelerator if run.accelerator != "auto" else ("gpu" if has_gpus else "cpu")
-    requests = []
-    for scale in dict.fromkeys(trunk.scale for trunk in plan.trunks):
-        devices = run.devices_for(scale)
-        if devices > 1:
-            raise BadInput(
-                f"run.devices.{scale}",
-                seen=devices,
-                allowed="at most 1",
-                hint="trials on several devices are not in this version",
-            )
-        gpus, cpus = (devices, 0.0) if accelerator == "gpu" else (0.0, devices)
-        requests.append(Request(name=f"training at {scale}", num_cpus=cpus, num_gpus=gpus))
-    if run.strategy is not None:
-        raise BadInput(
-            "run.strategy",
-            seen=run.strategy,
-            allowed="nothing",
-            hint="trials on several devices are not in this version",
-        )
-    check_requests(nodes, requests)
-    return accelerator
 
 
 class StopRequests:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gridlaw.pipelines.grid.records import Records
+from gridlaw.pipelines.grid.requests import check_machine
 from gridlaw.pipelines.grid.source import Capacity, Problem, Source
 from gridlaw.pipelines.grid.state import GridState, read_state, refuse_drift, refuse_lost_models
 from gridlaw.pipelines.grid.submission import (
@@ -19,7 +20,6 @@ from gridlaw.pipelines.grid.submission import (
     StopRequests,
     Watcher,
     Worked,
-    check_machine,
     known_runs,
     missing,
     refuse_lost_lease,

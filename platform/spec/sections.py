@@ -321,3 +321,13 @@ class RunSection(Section):
     def devices_for(self, scale: str) -> float:
         """Devices of one trial at ``scale``: its own number, or the one for all scales, or 1."""
         return self.devices.get(scale, self.devices.get("", 1.0))
+
+    def evaluation_devices(self, name: str) -> float:
+        """Devices of one task of an evaluation; 1 where the file says nothing."""
+        asked = self.evaluations.get(name)
+        return asked.devices if asked is not None and asked.devices is not None else 1.0
+
+    def evaluation_memory(self, name: str) -> int:
+        """Bytes that one task of an evaluation asks for; 0 for no claim."""
+        asked = self.evaluations.get(name)
+        return asked.memory or 0 if asked is not None else 0

@@ -75,6 +75,14 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "more epochs than allowed": ({"budgets": ["2B"], "laws": []}, ["epochs"]),
     "budgets of the same number of steps": ({"budgets": ["5N", "5.001N"], "laws": []}, ["5.001N", "step"]),
     "several devices": ({"run": {"devices": {"n1": 4}}}, ["devices", "1"]),
+    "an evaluation that asks for more devices than there are": (
+        {"run": {"evaluations": {"loss": {"devices": 9999}}}},
+        ["evaluation loss", "9999", "cores"],
+    ),
+    "an evaluation that asks for more memory than there is": (
+        {"run": {"evaluations": {"loss": {"memory": "999TiB"}}}},
+        ["evaluation loss", "memory", "GiB"],
+    ),
     "a store this version cannot take": ({"run": {"store": "s3://bucket/x"}}, ["run.store"]),
     "a decay longer than the budget": (
         {"training": {"batch_tokens": 512, "schedule": {"decay_fraction": 1.5}}},

@@ -1,4 +1,4 @@
-"""What keeps points from being trained, told from a ledger: by status, by plan and in the report alike. Nothing is run."""
+"""What keeps points from being trained, told from a ledger in status and in the report alike. Nothing is run."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 EVERY = 10
 GRID: dict[str, Any] = {
     "architectures": ["full"],
-    "scales": [{"name": "b", "layers": 2, "d_model": 24, "ffn_dim": 48, "heads": 2, "kv_heads": 1}],
-    "budgets": ["10N", "20N", "40N"],
+    "scales": [{"name": "a", "layers": 2, "d_model": 16, "ffn_dim": 32, "heads": 2, "kv_heads": 1}],
+    "budgets": ["5N", "10N", "20N"],
     "laws": [],
     "run": {"checkpoint_every_steps": EVERY},
 }
@@ -98,7 +98,7 @@ def test_a_running_trunks_damaged_checkpoint_is_named_and_the_one_before_it_used
 def test_a_branch_whose_checkpoint_is_damaged_makes_the_trunk_train_that_part_again(whole: Any) -> None:
     """After the trunk was finished: one budget's point is deleted in MLflow, and its checkpoint is damaged."""
     before = whole.losses()
-    (victim,) = [run for run in whole.runs("point") if "/20N/" in run.data.tags["gridlaw.name"]]
+    (victim,) = [run for run in whole.runs("point") if "/10N/" in run.data.tags["gridlaw.name"]]
     at = {point["name"]: point["branches_at_step"] for point in whole.plan()["points"]}
     path = trunk_folder(whole) / checkpoint_files.checkpoint_name(at[victim.data.tags["gridlaw.name"]])
     flip_a_bit(path)
@@ -116,12 +116,12 @@ def test_deleted_checkpoints_are_said_by_plan_and_run_and_made_again(whole: Any)
     folder = trunk_folder(whole)
     for path in folder.glob("step-*"):
         path.unlink()
-    whole.write(GRID | {"budgets": ["10N", "20N", "40N", "60N"]})
+    whole.write(GRID | {"budgets": ["5N", "10N", "20N", "30N"]})
     shown = whole.plan()
     (warning,) = shown["warnings"]
     assert "trunk full/b/seed0 was trained to step" in warning and "trained again" in warning
     assert {point["name"].split("/")[2]: point["action"] for point in shown["points"]} == {
-        "10N": "done", "20N": "done", "40N": "done", "60N": "new",
+        "5N": "done", "10N": "done", "20N": "done", "30N": "new",
     }  # fmt: skip
     done = whole.run("--plain")
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 GRID: dict[str, Any] = {
     "architectures": ["full"],
     "scales": ["n1"],
-    "budgets": ["40N", "80N"],
+    "budgets": ["20N", "40N"],
     "laws": [],
     "run": {"checkpoint_every_steps": 20},
 }
