@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gridlaw.pipelines.cli.options import place_options, place_words
 from gridlaw.pipelines.evaluations.registry import Evaluation, evaluation_names, resolve_evaluation
 from gridlaw.platform.errors import BadInput
 
@@ -37,6 +38,7 @@ class Target:
 @click.option("--figures", default=None, type=click.Path(path_type=Path, file_okay=False), help="Folder for heat maps.")
 @click.option("--work", default=None, type=click.Path(path_type=Path), help="Keep finished parts here, to go on from.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@place_options
 def evaluate(
     source: str,
     evaluations: tuple[str, ...],
@@ -45,6 +47,8 @@ def evaluate(
     figures: Path | None,
     work: Path | None,
     as_json: bool,
+    store: str | None,
+    tracking_uri: str | None,
 ) -> None:
     """Evaluate SOURCE: a folder (model.safetensors, config.json), a grid, or GRID:POINT.
 
@@ -55,7 +59,7 @@ def evaluate(
     unused = sorted(set(chosen) - set(evaluations))
     if unused:
         raise BadInput("--set", seen=unused[0], allowed=f"settings of {', '.join(evaluations)}")
-    asked, targets = _resolve(source, evaluations, chosen, data_folder)
+    asked, targets = _resolve(source, evaluations, chosen, data_folder, store=store, tracking_uri=tracking_uri)
     found: dict[str, Any] = {}
     with _work_folder(work) as folder:  # one for all: examples that are in no store are made once in it
         for target in targets:
@@ -116,7 +120,13 @@ def _words(result: dict[str, Any]) -> str:
 
 
 def _resolve(
-    source: str, names: tuple[str, ...], chosen: dict[str, dict[str, Any]], data_folder: Path | None
+    source: str,
+    names: tuple[str, ...],
+    chosen: dict[str, dict[str, Any]],
+    data_folder: Path | None,
+    *,
+    store: str | None,
+    tracking_uri: str | None,
 ) -> tuple[list[Evaluation], list[Target]]:
     """The evaluations with their sources, and the models that SOURCE names."""
     from gridlaw.pipelines.evaluations.examples import Inputs
@@ -124,7 +134,7 @@ def _resolve(
 
     if not Path(source).is_dir():
         name, _, point = source.partition(":")
-        grid = _Grid(name, data_folder)
+        grid = _Grid(name, data_folder, store=store, tracking_uri=tracking_uri)
         evaluations = [grid.evaluation(each, chosen.get(each, {})) for each in names]
         grid.require(point, "source")
         return evaluations, [grid.target(each) for each in ([point] if point else grid.done)]
@@ -140,12 +150,16 @@ def _resolve(
 class _Grid:
     """Finished points of a grid, and what evaluations of them need."""
 
-    def __init__(self, grid: str, data_folder: Path | None) -> None:
+    def __init__(self, grid: str, data_folder: Path | None, *, store: str | None, tracking_uri: str | None) -> None:
         from gridlaw.pipelines.cli.grid import load_plan
         from gridlaw.pipelines.grid.state import read_state
         from gridlaw.pipelines.grid.submission import Place
 
-        self.grid, self.plan, self._data_folder = grid, load_plan(grid), data_folder
+        self.grid, self.plan, self._data_folder = (
+            grid,
+            load_plan(grid, store=store, tracking_uri=tracking_uri),
+            data_folder,
+        )
         place = Place.of(self.plan)
         self.store = place.store(create=False)
         state = read_state(self.plan, place.ledger(self.plan, self.store), self.store)
@@ -193,7 +207,9 @@ class _Grid:
             field,
             seen=name or self.grid,
             allowed=f"finished points: {', '.join(self.done)[:300]}" if self.done else "a grid with finished points",
-            hint=f"Run it first: gridlaw run {self.grid}" if is_known else "Write GRID:POINT with a full name",
+            hint=f"Run it first: gridlaw run {self.grid}{place_words()}"
+            if is_known
+            else "Write GRID:POINT with a full name",
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gridlaw.pipelines.cli.options import place_options
+from gridlaw.pipelines.cli.options import place_options, place_words
 from gridlaw.pipelines.plan import GridPlan, grids_folder, make_plan, make_plan_without_files
 from gridlaw.platform.errors import BadInput
 
@@ -72,7 +72,7 @@ def run(
     with Screen(plan.spec.name, plain=plain) as screen:
         watcher = Watcher(tick=screen.tick, say=screen.say)
         ended = run_grid(plan, rerun=rerun, watcher=watcher, address=address, shared_store=shared_store)
-    _print_end(plan, grid, ended)
+    _print_end(f"{grid}{place_words()}", ended)
     raise SystemExit(ended.exit_code)
 
 
@@ -108,7 +108,8 @@ class Screen:
             self._table.__exit__(*error)
 
 
-def _print_end(plan: GridPlan, grid: str, ended: Any) -> None:
+def _print_end(grid: str, ended: Any) -> None:
+    """grid: as the command line names it and its place."""
     if ended.already_done:
         click.echo(f"{ended.num_points} points already done")
         click.echo(f"report: {ended.report}")
@@ -130,8 +131,7 @@ def _print_end(plan: GridPlan, grid: str, ended: Any) -> None:
         click.echo(f"{problem.status}: {problem.kind} {problem.name}: {problem.reason}", err=True)
     click.echo(f"{ended.num_done} of {ended.num_points} points done")
     click.echo(f"report: {ended.report}")
-    store = plan.spec.run.store
-    click.echo(f"MLflow: gridlaw ui{f' --store {store}' if store else ''}")
+    click.echo(f"MLflow: gridlaw ui {grid}")
 
 
 @click.command()

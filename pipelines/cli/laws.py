@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gridlaw.pipelines.cli.options import place_options, place_words
 from gridlaw.pipelines.laws.command import make_compare_command, make_fit_command
 from gridlaw.platform.errors import BadInput
 
@@ -50,14 +51,14 @@ def grid_frame(plan: GridPlan) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _load(grid: str) -> pd.DataFrame:
+def _load(grid: str, *, store: str | None, tracking_uri: str | None) -> pd.DataFrame:
     from gridlaw.pipelines.cli.grid import load_plan
 
-    return grid_frame(load_plan(grid))
+    return grid_frame(load_plan(grid, store=store, tracking_uri=tracking_uri))
 
 
-fit = make_fit_command(_load)
-compare = make_compare_command(_load)
+fit = place_options(make_fit_command(_load))
+compare = place_options(make_compare_command(_load))
 
 
 @click.command()
@@ -68,12 +69,23 @@ compare = make_compare_command(_load)
 @click.option("--form", default="nd", show_default=True, help="Form of the law.")
 @click.option("--write", default=None, type=click.Path(path_type=Path), help="Write the batch as a grid file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def suggest(grid: str, at: str, target: str, flops: float, form: str, write: Path | None, as_json: bool) -> None:
+@place_options
+def suggest(
+    grid: str,
+    at: str,
+    target: str,
+    flops: float,
+    form: str,
+    write: Path | None,
+    as_json: bool,
+    store: str | None,
+    tracking_uri: str | None,
+) -> None:
     """Rank what GRID has not run yet by how much it narrows the prediction at a target, per FLOP."""
     from gridlaw.pipelines.cli.grid import load_plan
     from gridlaw.pipelines.grid.suggestions import suggest_for, write_grid
 
-    plan = load_plan(grid)
+    plan = load_plan(grid, store=store, tracking_uri=tracking_uri)
     found = suggest_for(plan, grid_frame(plan), at=at, target=target, flops=flops, form=form)
     if write is not None:
         write_grid(plan, found, write)
@@ -82,7 +94,7 @@ def suggest(grid: str, at: str, target: str, flops: float, form: str, write: Pat
         return
     _print(found)
     if write is not None:
-        click.echo(f"written: {write}; run it with: gridlaw run {write}")
+        click.echo(f"written: {write}; run it with: gridlaw run {write}{place_words()}")
 
 
 def _print(found: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,21 @@ def place_options(command: Command) -> Command:
         callback=_no_password,
         help="MLflow's tracking server, instead of run.tracking_uri.",
     )(command)
+
+
+def place_words() -> str:
+    """The place options of the running command as they were given, for commands that it names; " " in front.
+
+    What comes from the environment is there for the next command, too.
+    """
+    context = click.get_current_context()
+    given = {
+        "--store": context.params.get("store"),
+        "--tracking-uri": context.params.get("tracking_uri")
+        if context.get_parameter_source("tracking_uri") == ParameterSource.COMMANDLINE
+        else None,
+    }
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value is not None)
 
 
 def dashboard_option(*, required: bool = False) -> Callable[[Command], Command]:

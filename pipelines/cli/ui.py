@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import click
 
+from gridlaw.pipelines.cli.options import place_options
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.ledger.tracking import Tracking, redacted, sqlite_path
 from gridlaw.platform.ledger.views import POINTS, TAG, experiment_page
@@ -30,20 +31,28 @@ _MODE = "workflowType=machine_learning"
 
 @click.command()
 @click.argument("grid", required=False)
-@click.option("--store", default=None, help="The store whose ledger is shown.  [default: the grid's, or gridlaw-runs]")
 @click.option("--port", default=5000, show_default=True, type=click.IntRange(1, 65535), help="First port to try.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind; loopback unless told otherwise.")
 @click.option("--optuna", is_flag=True, help="Optuna's dashboard over the studies instead.")
 @click.option("--storage", default=None, help="With --optuna: the studies' storage; the store's own when left out.")
-def ui(grid: str | None, store: str | None, port: int, host: str, optuna: bool, storage: str | None) -> None:
+@place_options
+def ui(
+    grid: str | None,
+    port: int,
+    host: str,
+    optuna: bool,
+    storage: str | None,
+    store: str | None,
+    tracking_uri: str | None,
+) -> None:
     """Open the MLflow UI at GRID's points, or at a store's experiments, or Optuna's dashboard. Ctrl-C stops it.
 
-    A grid whose ledger is a tracking server is linked to; nothing is started then.
+    Without GRID and options: of ./gridlaw-runs. A tracking server is linked to; nothing is started then.
     """
-    experiment = tracking_uri = ""
+    experiment = ""
     if grid is not None:
-        experiment, store, tracking_uri = _place(grid, store)
-    store = store or DEFAULT_STORE
+        experiment, store, tracking_uri = _place(grid, store, tracking_uri)
+    store, tracking_uri = store or DEFAULT_STORE, tracking_uri or ""
     if optuna:
         port = _free_port(host, port)
         _serve(lambda log: _start_dashboard(store, storage, host, port, log), host, port, page="/dashboard/")
@@ -59,15 +68,13 @@ def ui(grid: str | None, store: str | None, port: int, host: str, optuna: bool, 
     _serve(lambda log: _start(database, host, port, log), host, port, page=f"/{page}", health="/health")
 
 
-def _place(grid: str, store: str | None) -> tuple[str, str, str]:
-    """(experiment, store, tracking address) of a grid; a store given beside it goes before the file's."""
+def _place(grid: str, store: str | None, tracking_uri: str | None) -> tuple[str, str, str]:
+    """(experiment, store, tracking address) of a grid; what is given beside it goes before the file's."""
     from gridlaw.pipelines.cli.grid import load_plan
     from gridlaw.pipelines.grid.submission import Place
 
-    plan = load_plan(grid)
+    plan = load_plan(grid, store=store, tracking_uri=tracking_uri)
     place = Place.of(plan)
-    if store is not None:
-        return plan.spec.name, store, ""
     return plan.spec.name, place.store_address, place.tracking_uri
 
 

@@ -15,7 +15,9 @@ import pandas as pd
 
 from gridlaw.platform.errors import BadInput
 
-GridLoader = Callable[[str], pd.DataFrame]
+GridLoader = Callable[..., pd.DataFrame]
+"""Of a grid's name, and of where its store and ledger are if the command takes that: ``PLACE``."""
+PLACE = ("store", "tracking_uri")
 INTERVAL_CHOICES = ("default", "noise", "noise-trunks", "points", "trunks", "none")
 
 
@@ -59,7 +61,8 @@ def make_fit_command(load_grid: GridLoader | None = None) -> click.Command:
         mapped = dict(_pair(text, "columns", "ROLE=COLUMN") for text in columns)
         bounds = dict(_bound(text) for text in options.pop("bound"))
         options["num_resamples"] = options.pop("resamples")
-        frame = load_grid(source) if load_grid is not None and _is_grid(source) else read_table(source)
+        place = {name: options.pop(name) for name in PLACE if name in options}
+        frame = load_grid(source, **place) if load_grid is not None and _is_grid(source) else read_table(source)
         target = options.pop("target")
         results = fit_frame(frame, target, columns=mapped, bounds=bounds, **options)
         if as_json:
@@ -137,7 +140,8 @@ def make_compare_command(load_grid: GridLoader | None = None) -> click.Command:
         from gridlaw.pipelines.laws.table import fit_frame, read_table
 
         n, d = _place(at)
-        frame = load_grid(source) if load_grid is not None and _is_grid(source) else read_table(source)
+        place = {name: options.pop(name) for name in PLACE if name in options}
+        frame = load_grid(source, **place) if load_grid is not None and _is_grid(source) else read_table(source)
         mapped = dict(_pair(text, "columns", "ROLE=COLUMN") for text in columns)
         laws = {str(each.architecture): each.law for each in fit_frame(frame, target, columns=mapped, **options)}
         ranking = compare.ranking(laws, n, d)

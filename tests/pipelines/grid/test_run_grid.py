@@ -237,15 +237,19 @@ def test_another_interpreters_embedded_corpus_is_drift_that_names_both_versions(
 
 
 def test_a_grid_in_the_ledger_is_fitted_and_what_to_run_next_suggested(finished: Any) -> None:
-    done = finished.gridlaw("fit", "grid.yaml", "--form", "d", "--resamples", "100", "--json")
+    """The file names another store than the command, which goes before it."""
+    (finished.folder / "elsewhere.yaml").write_text(finished.file.read_text() + "run: {store: nowhere}\n")
+    place = ("--store", "gridlaw-runs")
+    done = finished.gridlaw("fit", "elsewhere.yaml", "--form", "d", "--resamples", "100", "--json", *place)
     assert done.returncode == 0, done.stderr
     assert [law["architecture"] for law in json.loads(done.stdout)["laws"]] == ["full", "swa-16"]
     done = finished.gridlaw(
-        "suggest", "grid.yaml", "--at", "n1/40N", "--form", "d", "--flops", "1e12", "--write", "next.yaml"
+        "suggest", "elsewhere.yaml", "--at", "n1/40N", "--form", "d", "--flops", "1e12", "--write", "next.yaml", *place
     )
     assert done.returncode == 0, done.stderr
     assert "seed1" in done.stdout
-    done = finished.gridlaw("plan", "next.yaml", "--json")
+    assert "gridlaw run next.yaml --store gridlaw-runs\n" in done.stdout
+    done = finished.gridlaw("plan", "next.yaml", "--json", *place)
     points = {point["name"]: point["status"] for point in json.loads(done.stdout)["points"]}
     assert sum(status == "done" for status in points.values()) == 8
     assert len(points) > 8

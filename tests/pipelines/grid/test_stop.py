@@ -42,7 +42,7 @@ def test_a_stopped_grid_saves_within_ten_seconds_and_goes_on(
 ) -> None:
     place = new_workplace()
     place.write(LONGER)
-    driver = place.start()
+    driver = place.start("--store", "gridlaw-runs")
     wait_for_step(place.store, 30, driver)
     second = place.run()
     assert second.returncode == 2
@@ -54,7 +54,7 @@ def test_a_stopped_grid_saves_within_ten_seconds_and_goes_on(
     assert under_way
     for run_id, step in under_way.items():
         check_saved(place.store / "attempts" / run_id, step=step, by=at + 10)
-    assert "To go on: gridlaw run grid.yaml" in (place.folder / "run.log").read_text()
+    assert "To go on: gridlaw run grid.yaml --store gridlaw-runs\n" in (place.folder / "run.log").read_text()
     assert "RUNNING" not in {run.info.status for run in place.runs("trunk")}
     actions = {point["action"] for point in place.plan()["points"]}
     expected = re.compile(rf"continue from step \d+ \(stopped by {signum.name}\)")
