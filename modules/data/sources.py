@@ -1,7 +1,7 @@
 """Where documents come from: each source has an identity (by content) and, on this machine, a location.
 
     embedded:python            the interpreter's standard library (``embedded``)
-    generate:needle | mqar | passkey    made text (``generators``)
+    generate:NAME              made text: needle, mqar, passkey, repeat (``generators``)
     hf:NAME[:SUBSET]           a Hugging Face dataset at a revision; hf:FOLDER a local one, by content
     anything else              a path or glob of text files (a document each), JSONL or Parquet files (a document a row)
 

@@ -71,6 +71,7 @@ def adopt(model: Mapping[str, Any], *, seed: int, start_weights: str, folder: Pa
     started = time.perf_counter()
     built = DecoderLM(ModelConfig.from_dict(model)).initialise(seed)
     transfer = transfer_weights(built, load_weights(start_weights), where="start_weights")
+    (folder / MODEL_FOLDER).mkdir(exist_ok=True)  # ``save_model`` would make all above it, a vanished store, too
     save_model(built, folder / MODEL_FOLDER)
     return FitResult(
         steps=0,

@@ -12,14 +12,19 @@ ones up to a share of all heads (the original adds a little noise to break ties;
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from gridlaw.modules.errors import BadSetting
 from gridlaw.modules.mixers.duo.module import ALL_FULL, DuoAttention
+from gridlaw.modules.mixers.module_base import ForwardContext
 from gridlaw.modules.models.decoder import DecoderLM
 from gridlaw.modules.training.settings import DistillSettings
+
+Hidden = Callable[..., Tensor]
+"""Tokens [B, T] and their context → hidden states [B, T, D]."""
 
 
 def duo_layers(model: DecoderLM) -> list[DuoAttention]:
@@ -41,15 +46,18 @@ class Distillation:
         for mixer in duo_layers(model):
             mixer.gate.requires_grad_(True)
 
-    def losses(self, tokens_BT: Tensor, *, document_ids: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(distance of hidden states, l1 · mean gate) of one micro-batch."""
+    def losses(self, tokens_BT: Tensor, ctx: ForwardContext, hidden: Hidden) -> tuple[Tensor, Tensor]:
+        """(distance of hidden states, l1 · mean gate) of one micro-batch.
+
+        ctx: of the gated pass, which leaves its statistics there. hidden: the model's, compiled where that was asked.
+        """
         gates: list[Tensor] = [mixer.gate for mixer in duo_layers(self.model)]
         with torch.no_grad():
             for gate in gates:
                 gate.clamp_(0.0, 1.0)
-            full_ctx = self.model.context_for(tokens_BT, document_ids=document_ids, options={ALL_FULL: True})
+            full_ctx = self.model.context_for(tokens_BT, document_ids=ctx.document_ids, options={ALL_FULL: True})
             full_BTD = self.model.hidden(tokens_BT, ctx=full_ctx)
-        gated_BTD = self.model.hidden(tokens_BT, document_ids=document_ids)
+        gated_BTD = hidden(tokens_BT, ctx=ctx)
         distance_BT = (gated_BTD.float() - full_BTD.float()).square().mean(-1)
         penalty = self.settings.l1 * torch.cat(gates).abs().mean()
         if self.marker is None:

@@ -79,7 +79,7 @@ class LanguageModelModule(pl.LightningModule):
             loss, nll_BT = cross_entropy(hidden, self.model.head.weight, batch[:, 1:])
             auxiliary = self.model.auxiliary_loss(ctx, nll_BT)
         else:
-            loss, auxiliary = self.distillation.losses(tokens, document_ids=documents)
+            loss, auxiliary = self.distillation.losses(tokens, ctx, self._hidden)
         self._losses.append(loss.detach())
         if self.model.chooses:
             self._ratios.append(torch.stack([share.float().mean() for share in self.model.full_shares(ctx)]))

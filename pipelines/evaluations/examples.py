@@ -109,7 +109,8 @@ def kept_examples(run: DataRun, make: Callable[[DataRun, Path], pa.Table]) -> pa
         folder = folder / f"examples-{_key(run)}"
     path = folder / FILE
     if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(exist_ok=True)  # no further up: a store that vanished is not made again
+        folder.mkdir(exist_ok=True)
         with open(folder / "examples.lock", "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.is_file():

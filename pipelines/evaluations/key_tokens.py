@@ -172,7 +172,6 @@ class KeyTokenFile:
 
         One writer at a time: who calls it holds the folder's lock.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._rewrite()
         left = [text for text in dict.fromkeys(texts) if text_hash(text) not in self.known]
         with open(self.path, "a", encoding="utf-8") as file:

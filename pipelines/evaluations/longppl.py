@@ -11,6 +11,7 @@ returns None without key tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,16 +95,16 @@ def cut_text(text: str, tokenizer: Tokenizer, *, length: int, split: bool) -> li
     ]
 
 
-def _documents(run: DataRun) -> list[str]:
+def _documents(run: DataRun) -> Iterator[str]:
     settings, given = run.settings, run.inputs.corpus
     if settings.corpus is None:
-        return [document.text for document in run.prepared.heldout_documents]
+        return (document.text for document in run.prepared.heldout_documents)
     if given is None:
         entry = {"source": settings.corpus, "text_column": settings.text_column}
         identity, location = resolve_source(entry, base_folder=Path.cwd(), field="evaluate.longppl")
     else:
         identity, location = given["identity"], given["location"]
-    return list(read_documents(identity, location))
+    return read_documents(identity, location)
 
 
 def key_slices(run: DataRun, texts: list[str], folder: Path) -> list[Slices]:

@@ -83,7 +83,7 @@ def make_samples(run: DataRun) -> list[NeedleSample]:
         )
     except BadSetting as error:
         raise BadInput(
-            f"evaluate.niah: {error.field}", seen=error.seen, allowed=error.allowed, hint=error.hint
+            f"evaluate.{settings.name}: {error.field}", seen=error.seen, allowed=error.allowed, hint=error.hint
         ) from error
 
 

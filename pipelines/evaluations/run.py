@@ -33,7 +33,7 @@ class Parts:
     """Results of finished parts, one JSON line each, appended; a torn last line is dropped."""
 
     def __init__(self, folder: Path, key: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         self.path = folder / f"parts-{key}.jsonl"
         self._known: dict[str, Any] = {}
         if self.path.exists():

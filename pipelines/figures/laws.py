@@ -159,7 +159,8 @@ def residual_panels(laws: Sequence[DrawnLaw], style: Style) -> list[Panel]:
 
     Held-out points are open marks. The axes are shared.
     """
-    shown = [(each, *_residuals(each)) for each in laws if each.law is not None]
+    found = [(each, *_residuals(each)) for each in laws if each.law is not None]
+    shown = [each for each in found if each[1]]  # a law's points may be trained again, and have no value meanwhile
     if not shown:
         return []
     most = max(abs(value) for _, rows, _ in shown for _, value in rows)

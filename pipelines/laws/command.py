@@ -66,7 +66,7 @@ def make_fit_command(load_grid: GridLoader | None = None) -> click.Command:
         target = options.pop("target")
         results = fit_frame(frame, target, columns=mapped, bounds=bounds, **options)
         if as_json:
-            click.echo(json.dumps(_as_json(results, places), indent=2))
+            click.echo(json.dumps(_as_json(results, places, diagnostics=diagnostics), indent=2))
         else:
             show(results, places)
             if diagnostics:
@@ -77,17 +77,29 @@ def make_fit_command(load_grid: GridLoader | None = None) -> click.Command:
     return fit_command
 
 
-def _show_diagnostics(results: Sequence[Any]) -> None:
+def _diagnostics(law: Any) -> dict[str, pd.DataFrame]:
+    """By title: what a fit leaves unexplained and what it hangs on."""
     from gridlaw.pipelines.laws import diagnostics
+
+    return {
+        "residuals": diagnostics.residuals(law),
+        "fitted without one scale, errors there": diagnostics.leave_one_scale_out(law),
+        "influence of each point": diagnostics.influence(law),
+        "forms by error on points left out in turn": diagnostics.compare_forms(law),
+    }
+
+
+def _show_diagnostics(results: Sequence[Any]) -> None:
+    from gridlaw.pipelines.laws.diagnostics import residual_table
 
     for result in results:
         name = f"{result.architecture}: " if result.architecture else ""
+        found = _diagnostics(result.law)
+        residuals = found.pop("residuals")
         tables = {
-            "log residuals by N and D/N": diagnostics.residual_table(result.law),
-            "outliers (robust z)": diagnostics.residuals(result.law).query("outlier"),
-            "fitted without one scale, errors there": diagnostics.leave_one_scale_out(result.law),
-            "influence of each point": diagnostics.influence(result.law),
-            "forms by error on points left out in turn": diagnostics.compare_forms(result.law),
+            "log residuals by N and D/N": residual_table(result.law),
+            "outliers (robust z)": residuals[residuals.outlier],
+            **found,
         }
         for title, table in tables.items():
             click.echo(f"\n{name}{title}")
@@ -108,7 +120,7 @@ def _save_figures(figures: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
         for ending in (".html", ".svg", ".png"):
-            save(figure, folder / f"{name}{ending}")
+            save(figure, folder / f"{name.replace('/', '-')}{ending}")  # an architecture's name may hold a slash
     click.echo(f"figures: {folder}", err=True)
 
 
@@ -237,9 +249,13 @@ def _predictions(law: Any, places: Sequence[tuple[float, float]]) -> list[dict[s
     return rows
 
 
-def _as_json(results: Sequence[Any], places: Sequence[tuple[float, float]]) -> Any:
+def _as_json(results: Sequence[Any], places: Sequence[tuple[float, float]], *, diagnostics: bool) -> Any:
     """One object for one law; {"laws": [...]} for several architectures."""
     laws = [{**result.to_dict(), "predictions": _predictions(result.law, places)} for result in results]
+    if diagnostics:
+        for law, result in zip(laws, results, strict=True):
+            tables = _diagnostics(result.law)
+            law["diagnostics"] = {title: json.loads(rows.to_json(orient="records")) for title, rows in tables.items()}
     return laws[0] if len(laws) == 1 else {"laws": laws}
 
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Self
 
 POINT_STATUSES = ("done", "failed", "diverged", "blocked", "not run")
-LAW_FORMS = ("nd", "nde", "n", "d", "ne", "de")
 
 
 class Plain:
@@ -158,8 +157,8 @@ class LawRow(Plain):
     """One fitted law of one architecture.
 
     target: a metric's name, or ``log:`` and a metric's name. form: which terms there are, n for a·N^-alpha, d for
-    b·D^-beta, e for the constant E; one of LAW_FORMS. identified: whether the data identify every exponent, None if
-    that was not examined.
+    b·D^-beta, e for the constant E. identified: whether the data identify every exponent, None if that was not
+    examined.
     verdict: the same in plain words. interval_level: 0.9 for a 90% interval; interval_method: how it was made.
     reason: why there is no fit, when ``parameters`` is empty. excluded: point name → why it was left out.
     fit: the whole fit with its resamples, as ``LawFit.to_dict`` gives it, for the figures; empty without one.
@@ -181,22 +180,6 @@ class LawRow(Plain):
     held_out: tuple[LawPoint, ...] = ()
     excluded: dict[str, str] = field(default_factory=dict)
     fit: dict[str, Any] = field(default_factory=dict)
-
-    def predict(self, num_params: float, tokens: float) -> float | None:
-        """The fitted value at (N, D), in the target; None for a form or parameters this class does not know."""
-        if self.form not in LAW_FORMS:
-            return None
-        values = {parameter.name.lower(): parameter.value for parameter in self.parameters}
-        needed = [name for letter in self.form for name in {"n": "a alpha", "d": "b beta", "e": "e"}[letter].split()]
-        if any(name not in values for name in needed) or num_params <= 0 or tokens <= 0:
-            return None
-        total = values["e"] if "e" in self.form else 0.0
-        try:  # an exponent that ran away comes with a coefficient beyond all floats
-            total += values["a"] * num_params ** -values["alpha"] if "n" in self.form else 0.0
-            total += values["b"] * tokens ** -values["beta"] if "d" in self.form else 0.0
-        except OverflowError:
-            return None
-        return total
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,8 @@ METRIC_LABELS = {
     "niah_rank_accuracy": "Needle retrieval by ranking",
     "niah_generate_accuracy": "Needle retrieval by generation",
     "longppl": "LongPPL",
-    "recall": "Associative recall",
+    "recall_accuracy": "Associative recall",
+    "recall_generate_accuracy": "Associative recall by generation",
     "full_ratio": "Share of full attention",
 }
 METRIC_UNITS = {"loss": "nats per token"}

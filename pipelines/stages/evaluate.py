@@ -58,7 +58,7 @@ def _begin(task: dict[str, Any]) -> Progress:
 
     torch.set_num_threads(task.get("num_threads", 1))
     work = Path(task["work"])
-    work.mkdir(parents=True, exist_ok=True)
+    work.mkdir(exist_ok=True)  # no further up: a store that vanished is not made again
     writer = ProgressWriter(work, stage=task["name"])
 
     def progress(done: int, total: int) -> None:

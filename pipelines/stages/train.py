@@ -62,7 +62,7 @@ def adopt(task: dict[str, Any]) -> dict[str, Any]:
     task: model, seed, start_weights (folder), folder (of this point's attempt). Returns FitResult as a dict.
     """
     folder = Path(task["folder"])
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # no further up: a store that vanished is not made again
     result = adopt_weights(task["model"], seed=task["seed"], start_weights=task["start_weights"], folder=folder)
     return result.to_dict()
 
@@ -71,7 +71,7 @@ def _train(task: dict[str, Any], *, stage: str) -> dict[str, Any]:
     """task: job (FitJob as a dict), run_id (of the run that its metrics belong to)."""
     job = FitJob.from_dict(task["job"])
     folder = Path(job.folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # no further up: a store that vanished is not made again
     own_stop = folder / STOP_FILE  # asks this task alone, as ``job.stop_file`` asks all
     writer = ProgressWriter(folder, stage=stage)
 

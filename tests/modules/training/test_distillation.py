@@ -30,7 +30,7 @@ SCALE = resolve_scale(
 MARKER = tuple(ANSWERS.encode())
 
 
-def config(architecture: str):
+def config(architecture):
     return model_config(resolve_architecture(architecture), SCALE, vocab_size=257, context=CONTEXT)
 
 
@@ -99,7 +99,7 @@ def test_loss_and_gradients_are_the_equations(passkeys: PreparedData, marker: tu
     full.load_state_dict(twin.state_dict(), strict=False)
     objective = Distillation(model, DistillSettings(l1=0.3), marker=marker, end_token_id=END)
     tokens = torch.from_numpy(passkeys.train_windows(torch.arange(2).numpy()).astype("int64"))[:, :-1]
-    distance, penalty = objective.losses(tokens, document_ids=None)
+    distance, penalty = objective.losses(tokens, model.context_for(tokens), model.hidden)
     (distance + penalty).backward()
     weight = torch.ones(tokens.shape)
     if marker is not None:
@@ -147,6 +147,28 @@ def test_only_gates_move_and_the_exported_model_is_binary(job, base: Path, read)
     assert rows[-1]["loss"] > 1e-6
     assert rows[-1]["train_full_ratio"] < 0.9
     assert all(isinstance(mixer, DuoAttention) for mixer in duo_layers(model))
+
+
+def test_layers_that_choose_may_stand_beside_gated_ones(job, read) -> None:
+    """Their statistics come from the gated pass, the one that is compiled where that is asked."""
+    pattern = {"name": "both", "pattern": [f"duo-{WINDOW}", f"switch-{WINDOW}"]}
+    asked = dataclasses.replace(job("job", until_step=2), model=config(pattern).to_dict())
+    fit(asked, logger=JsonLinesLogger(asked.folder + ".jsonl"))
+    rows = read.rows(asked)
+    assert [0.0 < row["train_full_ratio"] <= 1.0 for row in rows] == [True] * len(rows)
+    model = lively(DecoderLM(config(pattern)).initialise(1))
+    objective = Distillation(model, DistillSettings(), marker=None, end_token_id=END)
+    passes = []
+
+    def hidden(*given, **more):
+        passes.append(more["ctx"])
+        return model.hidden(*given, **more)
+
+    tokens = torch.randint(0, 256, (1, 20))
+    ctx = model.context_for(tokens)
+    objective.losses(tokens, ctx, hidden)
+    assert passes == [ctx]
+    assert len(model.full_shares(ctx)) == 2
 
 
 def test_a_run_in_parts_ends_in_the_same_bits(job, read) -> None:

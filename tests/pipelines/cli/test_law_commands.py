@@ -57,6 +57,28 @@ def test_fit_tells_diagnostics_and_writes_figures(tmp_path: Path, capsys: pytest
     assert len(list(folder.glob("*.svg"))) == 5
 
 
+def test_diagnostics_are_in_the_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["fit", str(TABLE), "--target", "log:longppl", "--intervals", "none", "--json"]
+    assert gridlaw(*arguments, "--diagnostics") == 0
+    found = json.loads(capsys.readouterr().out)["diagnostics"]
+    num_points = len(TABLE.read_text().splitlines()) - 1
+    assert len(found["residuals"]) == len(found["influence of each point"]) == num_points
+    assert {"log_residual", "z", "outlier"} <= set(found["residuals"][0])
+    assert {row["form"] for row in found["forms by error on points left out in turn"]} == {"nd", "nde", "d", "n"}
+    assert gridlaw(*arguments) == 0
+    assert "diagnostics" not in json.loads(capsys.readouterr().out)
+
+
+def test_an_architecture_may_have_a_slash_in_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "one.csv"
+    lines = TABLE.read_text().splitlines()
+    table.write_text("\n".join([f"architecture,{lines[0]}", *(f"swa/128,{line}" for line in lines[1:])]))
+    folder = tmp_path / "figures"
+    arguments = ["fit", str(table), "--target", "log:longppl", "--intervals", "none", "--figures", str(folder)]
+    assert gridlaw(*arguments) == 0, capsys.readouterr().err
+    assert {"curves-swa-128.html", "residuals-swa-128.svg"} <= {path.name for path in folder.iterdir()}
+
+
 def test_a_place_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert gridlaw("compare", str(TABLE), "--at", "S5/1000N") == 2
     assert "N,D" in capsys.readouterr().err

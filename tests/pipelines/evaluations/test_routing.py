@@ -143,3 +143,8 @@ def test_settings_are_checked_and_filled_in() -> None:
 def test_positions_beyond_the_model_are_refused(make_run: MakeRun) -> None:
     with pytest.raises(BadInput, match=r"evaluate\.routing\.context is 1000; allowed: at most 256"):
         routing.compute(make_run({"routing": {"context": 1000}}, architecture=SWITCH))
+
+
+def test_needles_that_do_not_fit_are_refused_by_their_own_name(make_run: MakeRun) -> None:
+    with pytest.raises(BadInput, match=r"evaluate\.routing\.needles: needle sample length is 40; allowed: at least"):
+        routing.compute(make_run({"routing": {"needles": {"lengths": [40]}}}, architecture=SWITCH))

@@ -13,6 +13,7 @@ from gridlaw.modules.data.prepare import PreparedData
 from gridlaw.modules.models import checkpoint
 from gridlaw.modules.models.decoder import DecoderLM
 from gridlaw.modules.models.weights import CONFIG, WEIGHTS
+from gridlaw.modules.training.settings import TrainingSettings
 from gridlaw.pipelines.evaluations.registry import KINDS
 from gridlaw.pipelines.evaluations.run import evaluate
 from gridlaw.platform.errors import BadInput, GridlawError
@@ -48,6 +49,31 @@ def test_results_are_json_with_the_promised_metrics(
     assert result["num_samples"] > 0
     assert shown == sorted(shown)
     assert shown[-1][0] == shown[-1][1] >= 4  # examples, not batches
+
+
+def test_a_store_that_vanished_is_not_made_again(tmp_path: Path) -> None:
+    """A worker makes its own folder and nothing above it: else the driver would believe an empty store."""
+    from gridlaw.modules.training.build import adopt as adopt_weights
+    from gridlaw.pipelines.stages.evaluate import evaluate as evaluate_stage
+    from gridlaw.pipelines.stages.evaluate import examples as examples_stage
+    from gridlaw.pipelines.stages.train import adopt, decay
+
+    gone = tmp_path / "store" / "attempts" / "1"
+    with pytest.raises(FileNotFoundError):
+        evaluate_stage({"name": "loss", "work": str(gone)})
+    with pytest.raises(FileNotFoundError):
+        examples_stage({"name": "niah", "work": str(gone)})
+    with pytest.raises(FileNotFoundError):
+        adopt({"folder": str(gone)})
+    config = model_config(resolve_architecture("full"), resolve_scale("n1"), vocab_size=257, context=64)
+    source = checkpoint.save_model(DecoderLM(config).initialise(0), tmp_path / "base")
+    training = TrainingSettings.from_dict({"batch_tokens": 64, "optimizer": {"lr": 0.01}}).to_dict()
+    job = {"model": config.to_dict(), "training": training, "seed": 0, "data": str(tmp_path), "context": 64}
+    with pytest.raises(FileNotFoundError):
+        decay({"job": {**job, "folder": str(gone), "accelerator": "cpu", "until_step": 1}, "run_id": "1"})
+    with pytest.raises(FileNotFoundError):
+        adopt_weights(config.to_dict(), seed=0, start_weights=str(source), folder=gone)
+    assert not (tmp_path / "store").exists()
 
 
 def test_second_run_loads_no_model(

@@ -10,6 +10,8 @@ import plotly.graph_objects as go
 import pytest
 
 from gridlaw.pipelines.figures.colours import DARK, LIGHT, NUM_ARCHITECTURE_COLOURS, SYMBOLS
+from gridlaw.pipelines.figures.drawn import DrawnLaw, style_of
+from gridlaw.pipelines.figures.laws import residual_panels
 from gridlaw.pipelines.laws import figures
 from gridlaw.pipelines.laws.diagnostics import residuals
 from gridlaw.pipelines.laws.fit import LawFit, fit_law
@@ -163,3 +165,10 @@ def test_figures_of_laws_without_intervals_have_no_band(laws: dict) -> None:
     bare = fit_law(points.num_params, points.num_tokens, points.values, intervals="none")
     assert not [trace for trace in figures.curves({"full": bare}).data if trace.fill]
     assert len(figures.all_figures({"full": bare})) == 5
+
+
+def test_a_law_without_a_point_to_draw_has_no_residuals(laws: dict) -> None:
+    """Its points are trained again, say: the others' panels are drawn as if it were not there."""
+    drawn = [DrawnLaw.of("full", laws["full"]), DrawnLaw(name="gdn", law=laws["gdn"], points=())]
+    assert [panel.title for panel in residual_panels(drawn, style_of(drawn))] == ["full"]
+    assert residual_panels(drawn[1:], style_of(drawn)) == []

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from gridlaw.pipelines.report.data import LawParameter, LawPoint, LawRow, MetricValue, PointRow, ReportData, Savings
+from gridlaw.pipelines.report.data import LawPoint, MetricValue, PointRow, ReportData, Savings
 
 
 def test_data_survive_json(sample_report):
@@ -37,28 +37,6 @@ def test_unknown_field_is_refused():
 def test_unknown_status_is_refused():
     with pytest.raises(ValueError, match="allowed: done, failed"):
         PointRow(name="p", architecture="full", scale="n1", budget="5N", seed=0, num_params=1, status="ok")
-
-
-def _law(form: str, **values: float) -> LawRow:
-    parameters = tuple(LawParameter(name=name, value=value) for name, value in values.items())
-    return LawRow(target="loss", architecture="full", form=form, parameters=parameters, converged=True)
-
-
-@pytest.mark.parametrize(
-    ("law", "expected"),
-    [
-        (_law("nd", a=3.0, alpha=0.5, b=8.0, beta=1 / 3), 3 / 10 + 8 / 10),
-        (_law("nde", a=3.0, alpha=0.5, b=8.0, beta=1 / 3, E=1.5), 1.5 + 3 / 10 + 8 / 10),
-        (_law("n", a=3.0, alpha=0.5), 3 / 10),
-        (_law("d", b=8.0, beta=1 / 3), 8 / 10),
-    ],
-)
-def test_forms_predict_by_hand(law, expected):
-    assert law.predict(100, 1000) == pytest.approx(expected)
-
-
-def test_a_law_with_missing_parameters_predicts_nothing():
-    assert _law("nd", a=3.0, alpha=0.5).predict(100, 1000) is None
 
 
 def test_relative_error_and_interval_of_a_held_out_point():
