@@ -44,6 +44,7 @@ from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.sender import JournalPump, flush_all
 from gridlaw.platform.ledger.tracking import default_tracking_uri, redacted
 from gridlaw.platform.ledger.views import save_views
+from gridlaw.platform.spec.grid import GridSpec
 from gridlaw.platform.spec.sections import RunSection
 from gridlaw.platform.store.base import Store, experiment_name
 from gridlaw.platform.store.lease import Lease
@@ -293,7 +294,7 @@ def _records(plan: GridPlan, ledger: Ledger, store: Store, *, rerun: bool) -> Re
     attempts = store.folder("attempts")
     flush_all(attempts, known_runs(state), ledger.tracking)  # what an earlier submission could not send
     tags = {"num_points": len(plan.points), "job_id": submission_id() or None}
-    parent = ledger.start_submission(tags=tags, config=_public_config(plan))
+    parent = ledger.start_submission(tags=tags, config=public_config(plan.spec))
     pump = JournalPump(ledger.tracking)
     records = Records(plan=plan, ledger=ledger, state=state, parent_id=parent, pump=pump, attempts=attempts)
     save_views(ledger, grid_views(plan))
@@ -301,9 +302,9 @@ def _records(plan: GridPlan, ledger: Ledger, store: Store, *, rerun: bool) -> Re
     return records
 
 
-def _public_config(plan: GridPlan) -> dict[str, Any]:
+def public_config(spec: GridSpec) -> dict[str, Any]:
     """The file as resolved, for an artifact: without passwords in addresses."""
-    config: dict[str, Any] = plan.spec.model_dump(mode="json")
+    config: dict[str, Any] = spec.model_dump(mode="json")
     bare = {key: redacted(value) if isinstance(value, str) else value for key, value in config["run"].items()}
     return config | {"run": bare}
 

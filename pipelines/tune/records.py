@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from gridlaw.pipelines.evaluations.registry import Evaluation
 from gridlaw.pipelines.grid.records import Records
+from gridlaw.pipelines.grid.submission import public_config
 from gridlaw.pipelines.plan import PointPlan, TrunkPlan
 from gridlaw.pipelines.tune.plan import TrialId, TunePlan
 from gridlaw.platform.ledger.ledger import Ledger
@@ -107,5 +108,5 @@ def open_study_run(ledger: Ledger, plan: TunePlan, existing: RunRecord | None) -
         tags={"study": declaration.name, "sampler": declaration.sampler.name, "num_trials": plan.num_trials},
         params={"sampler": declaration.sampler.name, "sampler_seed": declaration.sampler.seed},
         identity=declaration.identity,
-        config=plan.spec.model_dump(mode="json"),
+        config=public_config(plan.spec),
     )
