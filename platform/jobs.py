@@ -123,7 +123,10 @@ class JobServer:
         return sorted(found, key=lambda job: job.start_seconds, reverse=True)
 
     def find(self, name: str) -> Job:
-        """The job of that id, or the newest one that runs the grid of that name; ``BadInput`` if there is neither."""
+        """The job of that id, or of the grid of that name: the newest under way, else the newest.
+
+        ``BadInput`` if there is neither.
+        """
         found = self.look(name)
         if found is not None:
             return found
@@ -139,7 +142,10 @@ class JobServer:
         """``find``, or None."""
         jobs = self.jobs()
         by_id = [job for job in jobs if job.job_id == name]
-        return next(iter(by_id or [job for job in jobs if job.grid == name]), None)
+        by_grid = [job for job in jobs if job.grid == name]
+        # One that was refused, because another drives the grid, may be newer than that other.
+        under_way = [job for job in by_grid if not job.ended]
+        return next(iter(by_id or under_way or by_grid), None)
 
     def job(self, job_id: str) -> Job:
         """The job as it is now."""

@@ -22,6 +22,16 @@ sys.path.append(str(Path(__file__).parent))  # appended, never first: tests/plat
 
 
 @pytest.fixture(scope="session")
+def fresh_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An sqlite database as the driver makes it; made once, because migrations cost over a second."""
+    from gridlaw.platform.ledger.tracking import create_database, default_tracking_uri
+
+    folder = tmp_path_factory.mktemp("database")
+    assert create_database(default_tracking_uri(folder))
+    return folder / "mlflow.db"
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """One PostgreSQL server for all tests that ask; take a database each (``postgres.database("name")``).
 

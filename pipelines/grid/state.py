@@ -193,11 +193,11 @@ def _embedded_differs(plan: GridPlan, point: PointPlan, standing: Standing) -> b
     return False
 
 
-def refuse_lost_models(plan: GridPlan, state: GridState, store: Store) -> None:
+def refuse_lost_models(plan: GridPlan, state: GridState, store: Store, *, also: Iterable[str] = ()) -> None:
     """``BadInput`` for finished points whose model is gone from the store and is still needed.
 
     It is for evaluations that the point lacks, to find key tokens, and for points of later stages that start from it
-    and have no checkpoint of their own.
+    and have no checkpoint of their own. also: names of points that are needed besides.
     """
     lost = []
     needed = {
@@ -208,6 +208,7 @@ def refuse_lost_models(plan: GridPlan, state: GridState, store: Store) -> None:
     }
     sources = [each.evaluation.evaluator for each in wanted_examples(plan, state)]
     needed |= {source.point for source in sources if source is not None and source.point is not None}
+    needed |= set(also)
     for point in plan.points:
         run = state.points[point.name].run
         asked = [state.evaluations[point.name, each.name] for each in plan.evaluations]

@@ -132,7 +132,7 @@ def run_grid(
             already_done=True,
             report=report_path(store, plan),
         )
-    _refuse_lost_store(ledger, store)
+    refuse_lost_store(ledger, store)
     refuse_lost_models(plan, state, store)
     started = time.monotonic()
     with StopRequests() as stop, ExitStack() as held:
@@ -168,11 +168,11 @@ def _store_of_all(place: Place, nodes: list[Node]) -> Store:
     return store
 
 
-def _refuse_lost_store(ledger: Ledger | None, store: Store) -> None:
+def refuse_lost_store(ledger: Ledger | None, store: Store) -> None:
     """``Surroundings`` where the ledger knows of work in a store that is an empty folder now, or none."""
     if ledger is None or not is_gone(store.address) or store.exists("attempts"):
         return
-    if any(ledger.find_runs(kind) for kind in ("trunk", "point")):
+    if any(ledger.find_runs(kind) for kind in ("trunk", "point", "trial")):
         raise Surroundings(f"{gone_message(store.address)}. To begin anew, give this grid another name")
 
 

@@ -87,13 +87,15 @@ def _within(results: Results, bounds: Sequence[str]) -> list[TrialRecord]:
     able = [each for each in results.complete if each.feasible]
     for text in bounds:
         name, operator, bound = _bound(text, results)
-        able = [
+        met = [
             each for each in able
             if (each.values[name] <= bound if operator == "<=" else each.values[name] >= bound)
         ]  # fmt: skip
-        if not able:
-            best = min(value for each in results.complete if (value := each.values[name]) is not None)
-            raise BadInput("--where", seen=text, allowed="a bound that some trial meets", hint=f"Smallest: {best:.5g}")
+        if not met:
+            values = [each.values[name] for each in able]
+            nearest = f"Smallest: {min(values):.5g}" if operator == "<=" else f"Largest: {max(values):.5g}"
+            raise BadInput("--where", seen=text, allowed="a bound that some trial meets", hint=nearest)
+        able = met
     return able
 
 

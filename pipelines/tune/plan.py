@@ -193,6 +193,11 @@ def _prune_rule(tune: TuneSection, base: GridPlan, settings: Mapping[str, Settin
             "tune.prune", seen=section.name, allowed=f"nothing with the objective {unknown[0]}",
             hint=f"Training reports nothing of it; it does of {able}",
         )  # fmt: skip
+    if (base.spec.run.log_every_steps or 1) != 1:  # means over fewer steps would prune by other values
+        raise BadInput(
+            "run.log_every_steps", seen=base.spec.run.log_every_steps, allowed="1 with tune.prune",
+            hint="Rules that prune look at every step; remove it, or tune.prune",
+        )  # fmt: skip
     every = section.every_steps or max(1, total // _LOOKS)
     if every >= total:
         raise BadInput("tune.prune.every_steps", seen=every, allowed=f"below the {total} steps of a trial")

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from gridlaw.pipelines.grid.driver import Driver
+from gridlaw.pipelines.grid.submission import report_path
 from gridlaw.pipelines.report.markdown import table_lines
 from gridlaw.pipelines.tune.plan import TunePlan, trial_name
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.tracking import redacted
-from gridlaw.platform.store.base import Store, experiment_name
+from gridlaw.platform.store.base import Store
 from gridlaw.platform.tuning.front import front
 from gridlaw.platform.tuning.space import Value, show
 from gridlaw.platform.tuning.study import Study, TrialRecord
@@ -91,6 +92,13 @@ def trial_dict(trial: TrialRecord) -> dict[str, Any]:
 
 def read_results(plan: TunePlan, study: Study | None) -> Results:
     """Of a study, or of one that has not begun."""
+    return results_of(plan, study.trials(), study.importances()) if study is not None else results_of(plan, ())
+
+
+def results_of(
+    plan: TunePlan, trials: Sequence[TrialRecord], importances: Mapping[str, Mapping[str, float]] | None = None
+) -> Results:
+    """Of these trials, by number."""
     from gridlaw.pipelines.tune.submission import storage_of
 
     declaration, tune = plan.declaration, plan.tune
@@ -107,13 +115,10 @@ def read_results(plan: TunePlan, study: Study | None) -> Results:
         logarithmic=frozenset(each.name for each in declaration.space if each.log),
         has_first=bool(declaration.first),
     )
-    if study is None:
-        return results
-    trials = tuple(study.trials())
     able = [each for each in trials if each.state == "complete" and each.feasible]
     best = front([results.point(each) for each in able])
     return replace(
-        results, trials=trials, front=tuple(able[index].number for index in best), importances=study.importances()
+        results, trials=tuple(trials), front=tuple(able[index].number for index in best), importances=importances or {}
     )
 
 
@@ -129,7 +134,7 @@ def write_results(
     """The report in the store, and with a ledger its copy, tables and description on the study's run."""
     from gridlaw.pipelines.tune.page import render
 
-    path = report_path(store, plan)
+    path = report_path(store, plan.base)
     store.write_bytes(f"reports/{path.name}", render(results, wall_seconds=wall_seconds).encode())
     if ledger is not None:
         ledger.log_table(run_id, TRIALS_TABLE, table_rows(results))
@@ -140,11 +145,6 @@ def write_results(
         )
         ledger.describe(run_id, markdown_summary(results))
     return path
-
-
-def report_path(store: Store, plan: TunePlan) -> Path:
-    """Where a study's newest report lies."""
-    return Path(store.address) / "reports" / f"{experiment_name(plan.spec.name)}.html"
 
 
 def table_rows(results: Results) -> list[dict[str, Any]]:
@@ -215,10 +215,3 @@ def values_text(trial: TrialRecord) -> str:
 def settings_text(params: Mapping[str, Value]) -> str:
     """``gamma_base 0.001, alpha 100``."""
     return ", ".join(f"{name} {show(value)}" for name, value in params.items())
-
-
-def by_objective(results: Results, objective: str) -> Sequence[TrialRecord]:
-    """Complete trials that meet the constraints, the best by one objective first."""
-    sign = 1 if results.objectives[objective] == "min" else -1
-    able = [each for each in results.complete if each.feasible]
-    return sorted(able, key=lambda each: (sign * each.values[objective], each.number))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gridlaw.pipelines.grid.records import Records
 from gridlaw.pipelines.grid.requests import check_machine
 from gridlaw.pipelines.grid.source import Capacity, Problem, Source
-from gridlaw.pipelines.grid.state import GridState, read_state, refuse_drift, refuse_lost_models
+from gridlaw.pipelines.grid.state import read_state, refuse_drift, refuse_lost_models
 from gridlaw.pipelines.grid.submission import (
     Place,
     StopRequests,
@@ -23,16 +24,18 @@ from gridlaw.pipelines.grid.submission import (
     known_runs,
     missing,
     refuse_lost_lease,
+    refuse_lost_store,
+    report_path,
     stop_code,
     taken_up,
     work,
 )
 from gridlaw.pipelines.tune.plan import TunePlan
 from gridlaw.pipelines.tune.records import StudyRecords, open_study_run
-from gridlaw.pipelines.tune.results import Results, progress_text, read_results, write_results
+from gridlaw.pipelines.tune.results import Results, progress_text, read_results, results_of, write_results
 from gridlaw.pipelines.tune.trials import Limits, Trials
 from gridlaw.platform import identity
-from gridlaw.platform.errors import Drift
+from gridlaw.platform.errors import Drift, Surroundings
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.records import RunRecord, by_name
 from gridlaw.platform.ledger.sender import JournalPump, flush_all
@@ -72,10 +75,14 @@ def run_study(plan: TunePlan, *, rerun: bool = False, watcher: Watcher) -> Study
         refuse_drift(plan.shared, state)
         refuse_study_drift(plan, ledger)
     study = open_study(url, plan.declaration, create=False, rerun=rerun)
-    if ledger is not None and study is not None and not _missing(plan, study, state):
+    over = study is not None and _over(plan, study)
+    if ledger is not None and study is not None and over and not missing(plan.shared, state):
         results = read_results(plan, study)
         return StudyEnded(exit_code=0, results=results, already_done=True, report=_tidy(plan, ledger, store, results))
-    refuse_lost_models(plan.shared, state, store)
+    refuse_lost_store(ledger, store)
+    base = plan.base.trunks[-1].base
+    start = base.point if base is not None and not over else None
+    refuse_lost_models(plan.shared, state, store, also=[start.name] if start is not None else [])
     accelerator = check_machine(plan.base)
     store = place.store(create=True)
     with StopRequests() as stop, Lease.acquire(store, plan.spec.name) as lease:
@@ -94,8 +101,7 @@ def run_study(plan: TunePlan, *, rerun: bool = False, watcher: Watcher) -> Study
             open_records=lambda opened: _records(plan, opened, store, study, rerun=rerun),
             describe=lambda driver: progress_text(plan, driver), source=source,
         )  # fmt: skip
-        closed = trials[0].closed
-        return _end(plan, store, lease, study, worked, stop(), closed, time.monotonic() - started)
+        return _end(plan, store, lease, study, worked, stop(), trials[0], time.monotonic() - started)
 
 
 def refuse_study_drift(plan: TunePlan, ledger: Ledger | None) -> None:
@@ -112,16 +118,15 @@ def refuse_study_drift(plan: TunePlan, ledger: Ledger | None) -> None:
         )
 
 
-def _missing(plan: TunePlan, study: Study, state: GridState) -> bool:
+def _over(plan: TunePlan, study: Study) -> bool:
+    """Whether all trials that there are to be have ended; one to be asked again does not count, its second run does."""
     trials = study.trials()
-    unfinished = any(each.state in ("running", "waiting") or each.ask_again for each in trials)
-    return unfinished or len(trials) < plan.num_trials or missing(plan.shared, state)
+    under_way = any(each.state in ("running", "waiting") for each in trials)
+    return not under_way and sum(each.finished and not each.ask_again for each in trials) >= plan.num_trials
 
 
 def _tidy(plan: TunePlan, ledger: Ledger, store: Store, results: Results) -> Path:
     """What a driver that died after the last trial left behind: runs still marked RUNNING, no report."""
-    from gridlaw.pipelines.tune.results import report_path
-
     if any(run.running for run in ledger.find_runs("study")):
         with Lease.acquire(store, plan.spec.name):
             ledger.end_stale_runs()
@@ -129,7 +134,7 @@ def _tidy(plan: TunePlan, ledger: Ledger, store: Store, results: Results) -> Pat
             if study_run is not None:
                 write_results(plan, results, store, ledger, study_run.run_id)
                 ledger.finish_run(study_run.run_id)
-    path = report_path(store, plan)
+    path = report_path(store, plan.base)
     return path if path.is_file() else write_results(plan, results, store)
 
 
@@ -193,18 +198,30 @@ def _trials(
 
 
 def _end(
-    plan: TunePlan, store: Store, lease: Lease, study: Study, worked: Worked, signum: int, closed: str, seconds: float
+    plan: TunePlan,
+    store: Store,
+    lease: Lease,
+    study: Study,
+    worked: Worked,
+    signum: int,
+    trials: Trials,
+    seconds: float,
 ) -> StudyEnded:
     ledger, run_id = worked.ledger, worked.records.parent_id
     refuse_lost_lease(lease, worked.reason)
     # That a trial diverges is something the study wanted to know.
     problems = tuple(_as_trial(each) for each in worked.driver.problems if not _is_result(each))
-    results = read_results(plan, study)
     if worked.reason:
-        ledger.stop_run(run_id, worked.reason)
+        with suppress(Surroundings):  # the driver has said so already, and the next submission ends this run
+            ledger.stop_run(run_id, worked.reason)
+        try:
+            results = read_results(plan, study)
+        except Surroundings:
+            results = results_of(plan, trials.known)
         return StudyEnded(
             exit_code=stop_code(signum), results=results, problems=problems, stopped=worked.reason
         )  # fmt: skip
+    results = read_results(plan, study)
     ledger.end_stale_runs(keep=[run_id])
     path = write_results(plan, results, store, ledger, run_id, wall_seconds=seconds)
     if problems:
@@ -213,7 +230,7 @@ def _end(
     else:
         ledger.finish_run(run_id)
     return StudyEnded(
-        exit_code=1 if problems else 0, results=results, report=path, problems=problems, closed=closed
+        exit_code=1 if problems else 0, results=results, report=path, problems=problems, closed=trials.closed
     )  # fmt: skip
 
 

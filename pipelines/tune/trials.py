@@ -23,12 +23,12 @@ from gridlaw.pipelines.tune.looks import Looks
 from gridlaw.pipelines.tune.metrics import DURING_TRAINING, bare, training_metrics, value_of
 from gridlaw.pipelines.tune.plan import TunePlan, trial_name
 from gridlaw.pipelines.tune.records import StudyRecords, told_by
+from gridlaw.pipelines.tune.results import settings_text
 from gridlaw.platform.errors import Surroundings
 from gridlaw.platform.ledger.records import TRAIN_LOSS, RunRecord
 from gridlaw.platform.ledger.sender import JOURNAL_FILE
 from gridlaw.platform.store.base import STOP_FILE, Store, attempt_name
 from gridlaw.platform.tuning.front import far_behind
-from gridlaw.platform.tuning.space import show
 from gridlaw.platform.tuning.study import ASK_AGAIN, REASON, REPORTS, End, Study, TrialRecord
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class Trials:
         """Numbers of trials that have ended and count; None before the first look at the study."""
         self._take_up = True
         self._closed = ""
+        self._known: dict[int, TrialRecord] = {}
         self._spent_flops = 0.0
         self._histories: dict[int, dict[int, list[float]]] = {}
         self._twins: dict[str, tuple[int, dict[str, float]]] = {}
@@ -105,7 +106,7 @@ class Trials:
         if not self._ready(driver):
             return
         if self._take_up:
-            for record in self._study.adopt():
+            for record in self._study.adopt(known=self._active):
                 self._start(driver, record)
             self._take_up = False
         for trial in list(self._active.values()):
@@ -114,11 +115,10 @@ class Trials:
                 self._end(driver, trial)
         while self._room():
             try:
-                record = self._study.ask()
+                self._start(driver, self._study.ask())
             except Surroundings:
-                self._take_up = True  # it may have been made all the same
+                self._take_up = True  # it may have been made all the same, and is not under way
                 raise
-            self._start(driver, record)
 
     def owns(self, node: Node) -> bool:
         return self._of(node) is not None
@@ -151,13 +151,18 @@ class Trials:
         """Why no further trial was begun although some are left; "" if none are."""
         return self._closed if self._left() > 0 else ""
 
+    @property
+    def known(self) -> list[TrialRecord]:
+        """Trials as this driver last saw them, by number: for when the storage cannot be asked."""
+        return [self._known[number] for number in sorted(self._known)]
+
     # Beginning
 
     def _look_back(self) -> set[int]:
         """What earlier submissions came to; trials that failed for a reason that may pass are asked for again."""
         trials = self._study.trials()
+        self._known = {each.number: each for each in trials}
         for each in trials:
-            self._spent_flops += float(each.attributes.get(FLOPS, 0.0))
             if each.ask_again:
                 self._study.again(each)
             if each.state == "complete":
@@ -167,6 +172,7 @@ class Trials:
                 told = told_by(run)
                 if told is not None and told[0] == "complete":
                     self._twins.setdefault(run.fingerprint, (int(run.tags["trial"]), told[1]))
+        self._spent_flops = sum(float(each.attributes.get(FLOPS, 0.0)) for each in trials)
         return {each.number for each in trials if each.finished and not each.ask_again}
 
     def _ready(self, driver: Driver) -> bool:
@@ -197,7 +203,7 @@ class Trials:
     def _start(self, driver: Driver, record: TrialRecord) -> None:
         trunk = self._plan.trial(record.number, record.params)
         (point,) = trunk.points
-        self._records.trials[record.number] = record
+        self._records.trials[record.number] = self._known[record.number] = record
         runs = {point.name: [run for run in self._runs.get(point.name, []) if run.fingerprint == point.fingerprint]}
         told = next((found for run in runs[point.name] if (found := told_by(run)) is not None), None)
         if told is not None:  # a driver died between the ledger and the study
@@ -215,6 +221,8 @@ class Trials:
         one = replace(self._plan.base, trunks=(trunk,))
         kept = {"trunk": {}, "point": runs, "evaluation": self._evaluations, "data": self._examples, "law": {}}
         state = standings(one, kept, self._records.ledger, self._store)
+        for run in runs[point.name]:  # asked to leave by a driver that died before it was told so
+            self._store.delete(f"{attempt_name(run.run_id)}/{STOP_FILE}")
         trial = _Trial(record=record, trunk=trunk, point=point, metrics=state.metrics(point.name))
         self._active[record.number] = trial
         driver.add(trunk, state)
@@ -334,7 +342,7 @@ class Trials:
             attributes[REASON] = reason
         if again:
             attributes[ASK_AGAIN] = True
-        self._study.tell(record.number, state, metrics=metrics, attributes=attributes)
+        self._known[record.number] = self._study.tell(record.number, state, metrics=metrics, attributes=attributes)
         assert self._counted is not None, "nothing is told before the first look"
         if not again:
             self._counted.add(record.number)
@@ -347,11 +355,6 @@ class Trials:
         number = name.removeprefix("trial")
         trial = self._active.get(int(number)) if name.startswith("trial") and number.isdigit() else None
         return trial if node.kind in ("decay", "evaluate") else None
-
-
-def settings_text(params: Mapping[str, Any]) -> str:
-    """``gamma_base 0.001, alpha 100``."""
-    return ", ".join(f"{name} {show(value)}" for name, value in params.items())
 
 
 def _vectors(trial: TrialRecord) -> Mapping[int, Any]:

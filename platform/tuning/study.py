@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -114,8 +113,6 @@ class TrialRecord:
     violations: Mapping[str, float] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     reports: Mapping[int, Any] = field(default_factory=dict)
-    started: datetime | None = None
-    ended: datetime | None = None
 
     @property
     def finished(self) -> bool:
@@ -182,15 +179,15 @@ class Study:
         with self._calls("ask for a trial"):
             return self._suggest(self._study.ask())
 
-    def adopt(self) -> list[TrialRecord]:
-        """Take up trials that are RUNNING and not this process's: a dead driver's, or one whose answer was lost."""
+    def adopt(self, *, known: Collection[int] = ()) -> list[TrialRecord]:
+        """Take up trials that are RUNNING and none of ``known``: a dead driver's, or one whose answer was lost."""
         import optuna
 
         found = []
         with self._calls("take up its running trials"):
             running = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
             for each in running:
-                if each.number not in self._running:
+                if each.number not in known:
                     found.append(self._suggest(optuna.Trial(self._study, each._trial_id)))
         return found
 
@@ -202,10 +199,16 @@ class Study:
                 self._study.enqueue_trial(dict(trial.params), user_attrs={RETRY_OF: trial.number})
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """A single-objective study: record a value of training; True if the pruner would end the trial now."""
+        """A single-objective study: record a value of training; True if the pruner would end the trial now.
+
+        Of a trial that somebody else has ended nothing is recorded.
+        """
         trial = self._running[number]
         with self._calls("report a value"):
-            if step not in self._study._storage.get_trial(trial._trial_id).intermediate_values:
+            frozen = self._study._storage.get_trial(trial._trial_id)
+            if frozen.state.is_finished():
+                return False
+            if step not in frozen.intermediate_values:
                 trial.report(value, step)
             return trial.should_prune()
 
@@ -244,11 +247,6 @@ class Study:
             self._running.pop(number, None)
             return self._record(frozen)
 
-    def supersede(self, text: str) -> None:
-        """Set the study aside: it stays readable and counts no more."""
-        with self._calls("set it aside"):
-            self._study.set_user_attr(SUPERSEDED, text)
-
     def _suggest(self, trial: optuna.Trial) -> TrialRecord:
         """Draw every parameter that exists; those that are stored already stay."""
         params: dict[str, Value] = {}
@@ -270,8 +268,6 @@ class Study:
             violations=dict(trial.constraints),
             attributes=dict(trial.user_attrs),
             reports=reports,
-            started=trial.datetime_start,
-            ended=trial.datetime_complete,
         )
 
     @contextmanager
@@ -308,7 +304,7 @@ def open_study(url: str, declaration: Declaration, *, create: bool, rerun: bool 
             if each.study_name == declaration.name:
                 _check_same(declaration, attributes)
                 found = each
-            elif attributes.get(EXPERIMENT) == declaration.experiment and SUPERSEDED not in attributes:
+            elif attributes.get(EXPERIMENT) == declaration.experiment and not attributes.get(SUPERSEDED):
                 if not rerun:
                     raise _drift(declaration, each.study_name, attributes)
                 if create:

@@ -47,6 +47,10 @@ FILE: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["stages[0].from"],
     ),
     "an unreachable storage": ({"run": {"storage": "postgresql+psycopg://me:secret@127.0.0.1:1/x"}}, ["run.storage"]),
+    "rows of some steps only, where a rule prunes": (
+        {"run": {"log_every_steps": 5}, "tune": GOOD["tune"] | {"prune": {"name": "front"}}},
+        ["run.log_every_steps", "tune.prune"],
+    ),
     "a storage that is none": ({"run": {"storage": "studies.db"}}, ["run.storage", "sqlite:///"]),
 }
 

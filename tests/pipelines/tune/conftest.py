@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class House:
     """Where a study lives."""
 
     folder: Path
+    database: Path
 
     def plan(self, *, run: dict[str, Any] | None = None, **tune: Any) -> TunePlan:
         whole = STAGED | {"tune": STAGED["tune"] | tune, "run": {"store": str(self.folder / "runs")} | (run or {})}
@@ -45,6 +47,9 @@ class House:
 
     def ledger(self, plan: TunePlan) -> Ledger:
         place = Place.of(plan.base)
+        if not (self.folder / "runs" / "mlflow.db").exists():
+            self.store(plan)
+            shutil.copy(self.database, self.folder / "runs" / "mlflow.db")
         return Ledger.open(place.tracking_uri, plan.spec.name, self.store(plan).address, create=True)
 
     def study(self, plan: TunePlan) -> Study:
@@ -69,5 +74,5 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def house(fresh_database: Path, tmp_path: Path) -> House:
+    return House(tmp_path, fresh_database)

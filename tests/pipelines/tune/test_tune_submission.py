@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
+
+from gridlaw.pipelines.grid.driver import Driver
+from gridlaw.pipelines.grid.submission import Watcher, Worked
 from gridlaw.pipelines.tune.records import open_study_run
+from gridlaw.pipelines.tune.submission import _end, _records, run_study
+from gridlaw.pipelines.tune.trials import Limits, Trials
+from gridlaw.platform.errors import BadInput, Surroundings
+from gridlaw.platform.ledger.records import by_name
+from gridlaw.platform.store.base import STOP_FILE, attempt_name
+from gridlaw.platform.store.lease import Lease
+from gridlaw.platform.tuning.study import ASK_AGAIN
 
 
 def test_the_study_s_run_tells_no_password(house: Any) -> None:
@@ -16,3 +30,101 @@ def test_the_study_s_run_tells_no_password(house: Any) -> None:
     kept = [path.read_text(errors="replace") for path in Path(house.folder).rglob("*.json")]
     assert any("studies" in text for text in kept), "the file as resolved is an artifact"
     assert not any("topsecret" in text for text in kept)
+
+
+def told(house: Any) -> list[str]:
+    """What a submission says; nothing is to be run in these tests."""
+    return [str(path.relative_to(house.folder)) for path in sorted(Path(house.folder).rglob("*")) if path.is_file()]
+
+
+def silent(*_: object) -> None:
+    return
+
+
+WATCHER = Watcher(tick=silent, say=silent)
+
+
+def test_the_point_that_trials_start_from_has_to_have_its_model(house: Any) -> None:
+    """Else every trial would fail for the same reason, and the study be used up."""
+    plan = house.plan()
+    house.finish_base(plan, house.ledger(plan))
+    house.store(plan).write_bytes("attempts/other/progress.json", b"{}")
+    before = told(house)
+    with pytest.raises(BadInput, match=r"model of pretrain/full/n1/5N/seed0.*missing in the store"):
+        run_study(plan, watcher=WATCHER)
+    assert told(house) == before
+
+
+def test_a_store_that_is_gone_is_not_begun_anew(house: Any) -> None:
+    plan = house.plan()
+    house.finish_base(plan, house.ledger(plan))
+    (house.folder / "runs" / ".gridlaw-store").unlink()
+    with pytest.raises(Surroundings, match="another name"):
+        run_study(plan, watcher=WATCHER)
+
+
+def test_a_study_with_a_trial_that_was_asked_again_is_done_all_the_same(house: Any) -> None:
+    plan = house.plan()
+    house.finish_base(plan, house.ledger(plan))
+    study = house.study(plan)
+    study.tell(study.ask().number, "fail", attributes={ASK_AGAIN: True})
+    study.again(study.trials()[0])
+    for loss in (2.0, 3.0):
+        study.tell(study.ask().number, "complete", metrics={"loss": loss})
+    ended = run_study(plan, watcher=WATCHER)
+    assert ended.already_done and ended.exit_code == 0
+    assert len(ended.results.trials) == 3
+
+
+def test_a_study_with_a_trial_less_than_asked_for_is_not_done(house: Any) -> None:
+    plan = house.plan()
+    house.finish_base(plan, house.ledger(plan))
+    study = house.study(plan)
+    study.tell(study.ask().number, "fail", attributes={ASK_AGAIN: True})
+    study.tell(study.ask().number, "complete", metrics={"loss": 2.0})
+    house.store(plan).write_bytes("attempts/other/progress.json", b"{}")
+    with pytest.raises(BadInput, match="model of pretrain"):  # it would have to train
+        run_study(plan, watcher=WATCHER)
+
+
+def test_a_trial_that_was_asked_to_leave_is_not_asked_again_after_a_restart(house: Any) -> None:
+    plan = house.plan()
+    ledger, store, study = house.ledger(plan), house.store(plan), house.study(plan)
+    record = study.ask()
+    (point,) = plan.trial(record.number, record.params).points
+    records = _records(plan, ledger, store, study, rerun=False)
+    records.trials[record.number] = record
+    run_id = records.open_point(plan.trial(record.number, record.params), point)
+    stop_file = f"{attempt_name(run_id)}/{STOP_FILE}"
+    store.write_bytes(stop_file, b"stop\n")
+    runs = by_name(ledger.find_runs("trial"))
+    trials = Trials(
+        plan, study, records, store, Limits(parallel=1), runs=runs, evaluations={}, examples={}, say=silent
+    )  # fmt: skip
+    added: list[str] = []
+    trials._start(cast(Driver, SimpleNamespace(add=lambda trunk, state: added.append(trunk.name))), record)
+    records.pump.close()
+    assert added and not store.exists(stop_file)
+
+
+class Away:
+    """A ledger whose server does not answer."""
+
+    def stop_run(self, run_id: str, reason: str) -> None:
+        raise Surroundings("MLflow does not answer")
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (0, 3)])
+def test_stopping_while_the_ledger_is_away_keeps_its_exit_code(house: Any, signum: int, code: int) -> None:
+    plan = house.plan()
+    study = house.study(plan)
+    study.tell(study.ask().number, "complete", metrics={"loss": 2.0})
+    worked = SimpleNamespace(
+        ledger=Away(), records=SimpleNamespace(parent_id="x"), driver=SimpleNamespace(problems=[]), reason="stopped"
+    )
+    lease = SimpleNamespace(lost=threading.Event())
+    ended = _end(
+        plan, house.store(plan), cast(Lease, lease), study, cast(Worked, worked), signum, cast(Trials, None), 1
+    )
+    assert ended.exit_code == code
+    assert ended.results.count("complete") == 1

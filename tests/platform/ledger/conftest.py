@@ -9,16 +9,8 @@ from pathlib import Path
 import pytest
 
 from gridlaw.platform.ledger.ledger import Ledger
-from gridlaw.platform.ledger.tracking import create_database, default_tracking_uri
+from gridlaw.platform.ledger.tracking import default_tracking_uri
 from mlflow_server import Server
-
-
-@pytest.fixture(scope="session")
-def fresh_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An sqlite database as the driver makes it; made once, because migrations cost over a second."""
-    folder = tmp_path_factory.mktemp("database")
-    assert create_database(default_tracking_uri(folder))
-    return folder / "mlflow.db"
 
 
 @pytest.fixture

@@ -248,3 +248,32 @@ def test_importances_find_what_matters(url: str) -> None:
     shares = study.importances()["loss"]
     assert shares["a"] > 0.8
     assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_a_trial_that_was_ended_elsewhere_is_not_reported_to(url: str) -> None:
+    """Somebody sets it to FAIL in the dashboard while it trains: the study goes on."""
+    study = opened(url, replace(BASE, prune=PruneRule(name="median", every_steps=1, total_steps=9)))
+    number = study.ask().number
+    assert not study.report(number, 1, 2.0)
+    optuna.load_study(study_name=study.name, storage=url).tell(number, state=optuna.trial.TrialState.FAIL)
+    assert not study.report(number, 2, 2.0)
+    assert study.trials()[0].reports == {1: 2.0}
+    assert study.tell(number, "complete", metrics={"loss": 1.0}).state == "fail"
+
+
+def test_a_trial_whose_start_failed_is_taken_up_once_more(url: str) -> None:
+    study = opened(url, BASE)
+    first, second = study.ask(), study.ask()
+    (again,) = study.adopt(known=[first.number])
+    assert (again.number, again.params) == (second.number, second.params)
+    study.tell(again.number, "complete", metrics=measured(again))
+    assert study.adopt(known=[first.number]) == []
+
+
+def test_a_study_that_was_set_aside_and_asked_for_again_is_drift_for_the_next_change(url: str) -> None:
+    other, third = (replace(BASE, values={"point": {"lr": lr}}) for lr in (2e-3, 3e-3))
+    opened(url, BASE)
+    opened(url, other, rerun=True)
+    opened(url, BASE, rerun=True)
+    with pytest.raises(Drift, match=r"lr 1e-3 → 3e-3"):
+        open_study(url, third, create=False)
