@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.browser
+# A real grid and its MLflow server: minutes on a busy machine.
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PATIENCE_MS = 120_000
 
