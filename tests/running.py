@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 
-def wait_for(condition: Callable[[], Any], what: str, limit_seconds: float = 300) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, limit_seconds: float = 600) -> Any:
     """What ``condition`` gives, as soon as that is true."""
     deadline = time.monotonic() + limit_seconds
     while time.monotonic() < deadline:
@@ -66,6 +66,29 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def under_way(place: Any, step: int = 30, *arguments: str) -> Any:
+    """A driver whose grid has been trained to this step, and is not over."""
+    driver = place.start("--plain", *arguments)
+    wait_for_step(place.store, step, driver)
+    return driver
+
+
+def losses_of(place: Any) -> dict[str, float]:
+    """Run a grid to its end, undisturbed."""
+    done = place.run("--plain", timeout=1800)
+    assert done.returncode == 0, done.stderr
+    losses: dict[str, float] = place.losses()
+    return losses
+
+
+def finish(place: Any, undisturbed: dict[str, float]) -> Any:
+    """The same command again goes on to the end, to the results of a grid that nothing disturbed."""
+    done = place.run("--plain", timeout=1800)
+    assert done.returncode == 0, done.stderr
+    check_nothing_lost_nothing_twice(place, undisturbed)
+    return done
 
 
 def check_nothing_lost_nothing_twice(place: Any, undisturbed: dict[str, float]) -> None:

@@ -6,9 +6,8 @@ import json
 import os
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,25 +83,6 @@ class Client:
         assert done.returncode == 0, done.stderr
         found: list[dict[str, Any]] = json.loads(done.stdout)["points"]
         return found
-
-    def newest_step(self) -> int:
-        steps = [0]
-        for path in (self.store / "attempts").glob("*/progress.json"):
-            try:
-                steps.append(json.loads(path.read_text())["step"])
-            except (OSError, ValueError):
-                continue
-        return max(steps)
-
-
-def wait_for(condition: Callable[[], Any], what: str, limit_seconds: float = 600) -> Any:
-    deadline = time.monotonic() + limit_seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"waited {limit_seconds} s for {what}")
 
 
 def drivers(store: Path) -> list[psutil.Process]:

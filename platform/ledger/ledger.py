@@ -261,13 +261,10 @@ class Ledger:
 
     def note_tags(self, run_id: str, tags: Mapping[str, Any]) -> bool:
         """Set tags that are only for people to read; best effort without waiting, False if the server is away."""
-        patience, self.tracking.patience_seconds = self.tracking.patience_seconds, 0.0
         try:
-            self.set_tags(run_id, tags)
+            self._log(run_id, raw_tags=prefixed(tags), patience_seconds=0.0)
         except Surroundings:
             return False
-        finally:
-            self.tracking.patience_seconds = patience
         return True
 
     def supersede(self, run_id: str, *, reason: str = "--rerun") -> None:
@@ -360,6 +357,7 @@ class Ledger:
         step: int = 0,
         params: Mapping[str, Any] | None = None,
         raw_tags: Mapping[str, str] | None = None,
+        patience_seconds: float | None = None,
     ) -> None:
         if not (metrics or params or raw_tags):
             return
@@ -371,7 +369,9 @@ class Ledger:
         texts = [Param(key, str(tag_text(value))) for key, value in (params or {}).items() if value is not None]
         labels = [RunTag(key, value) for key, value in (raw_tags or {}).items()]
         self.tracking.call(
-            f"write to run {run_id}", lambda client: client.log_batch(run_id, metrics=values, params=texts, tags=labels)
+            f"write to run {run_id}",
+            lambda client: client.log_batch(run_id, metrics=values, params=texts, tags=labels),
+            patience_seconds=patience_seconds,
         )
 
     def _delete_tag(self, run_id: str, key: str) -> None:

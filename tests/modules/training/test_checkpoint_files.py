@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from damage import cut, flip_a_bit, lose_sidecar, spoil_sidecar
 from gridlaw.modules.errors import BadSetting
 from gridlaw.modules.training import checkpoint_files
 from gridlaw.modules.training.checkpoint_io import WholeFileIO, load
@@ -26,24 +27,6 @@ def test_what_was_saved_is_loaded(tmp_path: Path):
     path = save(tmp_path, 7)
     assert checkpoint_files.fault(path) is None
     assert torch.equal(load(path)["weights"], torch.full((1000,), 7.0))
-
-
-def flip_a_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def lose_sidecar(path: Path) -> None:
-    checkpoint_files.sidecar(path).unlink()
-
-
-def spoil_sidecar(path: Path) -> None:
-    checkpoint_files.sidecar(path).write_text("{")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from disks import Removable, fill, mounted, resize
-from running import check_nothing_lost_nothing_twice, wait_for_step
+from running import finish, losses_of, under_way
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -56,10 +56,7 @@ def new_place(new_workplace: Callable[[], Any]) -> Callable[..., Any]:
 @pytest.fixture(scope="module")
 def undisturbed(new_place: Callable[..., Any]) -> dict[str, float]:
     place = new_place()
-    done = place.run()
-    assert done.returncode == 0, done.stderr
-    losses: dict[str, float] = place.losses()
-    return losses
+    return losses_of(place)
 
 
 def outside(place: Any) -> str:
@@ -94,12 +91,6 @@ def check_ledger(place: Any) -> None:
     assert {point["state"] for point in shown["points"]} <= {"done", "left"}
 
 
-def check_goes_on(place: Any, undisturbed: dict[str, float]) -> None:
-    done = place.run()
-    assert done.returncode == 0, done.stderr
-    check_nothing_lost_nothing_twice(place, undisturbed)
-
-
 def test_a_disk_that_checkpoints_fill(new_place: Callable[..., Any], undisturbed: dict[str, float]) -> None:
     """ray #23688, with the ledger on the full disk, too. More room, and the same command goes on."""
     place = new_place(store="disk/store", keep={"every_tokens": 512}, checkpoint_every_steps=1)
@@ -112,7 +103,7 @@ def test_a_disk_that_checkpoints_fill(new_place: Callable[..., Any], undisturbed
         assert not list(place.store.rglob("*.tmp-*"))
         check_ledger(place)
         resize(disk, "64m")
-        check_goes_on(place, undisturbed)
+        finish(place, undisturbed)
 
 
 def test_a_disk_that_others_fill_to_the_last_byte(new_place: Callable[..., Any], undisturbed: dict[str, float]) -> None:
@@ -120,8 +111,7 @@ def test_a_disk_that_others_fill_to_the_last_byte(new_place: Callable[..., Any],
     place = new_place(store="disk/store")
     place.store = place.folder / "disk" / "store"
     with mounted(place.folder / "disk", "24m") as disk:
-        driver = place.start("--plain")
-        wait_for_step(place.store, 30, driver)
+        driver = under_way(place)
         over = threading.Event()
 
         def hog() -> None:
@@ -139,7 +129,7 @@ def test_a_disk_that_others_fill_to_the_last_byte(new_place: Callable[..., Any],
         assert refused.returncode == 3
         assert "the disk is full" in refused.stderr and "Traceback" not in refused.stderr
         (disk / "filler").unlink()
-        check_goes_on(place, undisturbed)
+        finish(place, undisturbed)
 
 
 def test_a_store_that_cannot_be_written_any_more(new_place: Callable[..., Any], undisturbed: dict[str, float]) -> None:
@@ -147,8 +137,7 @@ def test_a_store_that_cannot_be_written_any_more(new_place: Callable[..., Any], 
     place.write(grid(tracking_uri=outside(place)))
     # Root may write anywhere; without this capability it is a user like others.
     place.prefix = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
-    driver = place.start("--plain")
-    wait_for_step(place.store, 30, driver)
+    driver = under_way(place)
     folders = [place.store, *(Path(path) for path, _, _ in os.walk(place.store))]
     modes = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in folders}
     for folder in modes:
@@ -165,7 +154,7 @@ def test_a_store_that_cannot_be_written_any_more(new_place: Callable[..., Any], 
     finally:
         for folder, mode in modes.items():
             folder.chmod(mode)
-    check_goes_on(place, undisturbed)
+    finish(place, undisturbed)
 
 
 @pytest.mark.parametrize("ledger", ["outside", "in the store"])
@@ -177,8 +166,7 @@ def test_a_store_that_vanishes(ledger: str, new_place: Callable[..., Any], undis
     disk = Removable(place.store, place.folder / "kept")
     disk.attach()
     try:
-        driver = place.start("--plain")
-        wait_for_step(place.store, 30, driver)
+        driver = under_way(place)
         disk.detach()
         check_ended(place, driver, "is gone", "Bring it back")
         if ledger == "outside":  # which remembers that there was a store
@@ -189,6 +177,6 @@ def test_a_store_that_vanishes(ledger: str, new_place: Callable[..., Any], undis
         disk.attach()
         if ledger == "outside":
             check_ledger(place)
-        check_goes_on(place, undisturbed)
+        finish(place, undisturbed)
     finally:
         disk.detach()

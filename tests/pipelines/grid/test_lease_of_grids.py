@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 
 from gridlaw.platform.store.lease import Owner, lease_name
-from running import alive, check_nothing_lost_nothing_twice, kill, wait_for, wait_for_step, workers_of
+from running import (
+    alive,
+    check_nothing_lost_nothing_twice,
+    finish,
+    kill,
+    losses_of,
+    under_way,
+    wait_for,
+    workers_of,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -33,10 +42,7 @@ ELSEWHERE = ("unshare", "--uts", "sh", "-c", 'hostname node-b && exec "$@"', "sh
 def undisturbed(new_workplace: Callable[[], Any]) -> dict[str, float]:
     place = new_workplace()
     place.write(GRID)
-    done = place.run(timeout=1500)
-    assert done.returncode == 0, done.stderr
-    losses: dict[str, float] = place.losses()
-    return losses
+    return losses_of(place)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another host's name needs root")
@@ -46,8 +52,7 @@ def test_a_driver_on_another_host_is_respected_while_it_lives_and_followed_when_
     place = new_workplace()
     place.write(GRID)
     place.prefix = ELSEWHERE
-    driver = place.start("--plain")
-    wait_for_step(place.store, 30, driver)
+    driver = under_way(place)
     place.prefix = ()
     second = place.run()
     assert second.returncode == 2, second.stderr
@@ -71,9 +76,7 @@ def test_a_driver_on_another_host_is_respected_while_it_lives_and_followed_when_
     if time.monotonic() - killed_at < 45:
         assert refused.returncode == 2 and "last sign of life" in refused.stderr
     time.sleep(max(0.0, 75 - (time.monotonic() - killed_at)))
-    done = place.run("--plain", timeout=1500)
-    assert done.returncode == 0, done.stderr
-    check_nothing_lost_nothing_twice(place, undisturbed)
+    finish(place, undisturbed)
 
 
 def test_a_driver_that_loses_its_lease_stops_and_writes_nothing_more(
@@ -82,8 +85,7 @@ def test_a_driver_that_loses_its_lease_stops_and_writes_nothing_more(
     """As after a sleep of an hour: another host's driver has taken the lease over, and the runs with it."""
     place = new_workplace()
     place.write(GRID)
-    driver = place.start("--plain")
-    wait_for_step(place.store, 30, driver)
+    driver = under_way(place)
     workers = workers_of(driver.pid)
     heir = replace(Owner.this_process("small"), host="node-b", machine="node-b boot", pid=4242)
     lease = place.store / lease_name("small")
@@ -101,9 +103,7 @@ def test_a_driver_that_loses_its_lease_stops_and_writes_nothing_more(
     refused = place.run()
     assert refused.returncode == 2 and "pid 4242 on node-b" in refused.stderr
     lease.unlink()  # the heir has ended
-    done = place.run("--plain", timeout=1500)
-    assert done.returncode == 0, done.stderr
-    check_nothing_lost_nothing_twice(place, undisturbed)
+    finish(place, undisturbed)
 
 
 def test_a_paused_driver_is_followed_and_ends_when_it_wakes(
@@ -113,8 +113,7 @@ def test_a_paused_driver_is_followed_and_ends_when_it_wakes(
     place = new_workplace()
     place.write(GRID)
     place.prefix = ELSEWHERE
-    driver = place.start("--plain")
-    wait_for_step(place.store, 30, driver)
+    driver = under_way(place)
     workers = workers_of(driver.pid)
     for pid in (driver.pid, *workers):
         os.kill(pid, signal.SIGSTOP)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from running import check_nothing_lost_nothing_twice, kill, progress, wait_for
+from running import check_nothing_lost_nothing_twice, finish, kill, losses_of, progress, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -41,10 +41,7 @@ DRIVER_KILLS, WORKER_KILLS = 12, 10
 def undisturbed(new_workplace: Callable[[], Any]) -> dict[str, float]:
     place = new_workplace()
     place.write(GRID)
-    done = place.run("--plain", timeout=1800)
-    assert done.returncode == 0, done.stderr
-    losses: dict[str, float] = place.losses()
-    return losses
+    return losses_of(place)
 
 
 def test_a_driver_killed_at_random_moments_loses_nothing_and_does_nothing_twice(
@@ -58,7 +55,7 @@ def test_a_driver_killed_at_random_moments_loses_nothing_and_does_nothing_twice(
     for _ in range(DRIVER_KILLS):
         began, driver = time.time(), place.start("--plain")
         if rng.random() < 0.7:
-            wait_for(partial(under_way, place, driver, began), "tasks to be under way", 600)
+            wait_for(partial(at_work_since, place, driver, began), "tasks to be under way", 600)
             time.sleep(rng.uniform(0, 5))
         else:
             time.sleep(rng.uniform(0.5, 8))
@@ -66,15 +63,13 @@ def test_a_driver_killed_at_random_moments_loses_nothing_and_does_nothing_twice(
             kill(driver)
             num_kills += 1
     assert num_kills >= 10, "the grid was over too soon for this schedule"
-    done = place.run("--plain", timeout=1800)
-    assert done.returncode == 0, done.stderr
-    check_nothing_lost_nothing_twice(place, undisturbed)
+    finish(place, undisturbed)
     for run in place.runs("trunk"):
         repeated = int(run.data.tags["gridlaw.executed_steps"]) - int(run.data.tags["gridlaw.steps"])
         assert 0 <= repeated <= 10 * num_kills
 
 
-def under_way(place: Any, driver: Any, since: float) -> bool:
+def at_work_since(place: Any, driver: Any, since: float) -> bool:
     return driver.poll() is not None or any(each["seconds"] > since for _, each in progress(place.store))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gridlaw.modules.training import checkpoint_files
-from running import check_nothing_lost_nothing_twice, kill, progress, wait_for_step
+from running import finish, kill, losses_of, progress, under_way
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
@@ -30,10 +30,7 @@ LONGER = {
 def undisturbed(new_workplace: Callable[[], Any]) -> dict[str, float]:
     place = new_workplace()
     place.write(LONGER)
-    done = place.run()
-    assert done.returncode == 0, done.stderr
-    losses: dict[str, float] = place.losses()
-    return losses
+    return losses_of(place)
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -42,26 +39,23 @@ def test_a_stopped_grid_saves_within_ten_seconds_and_goes_on(
 ) -> None:
     place = new_workplace()
     place.write(LONGER)
-    driver = place.start("--store", "gridlaw-runs")
-    wait_for_step(place.store, 30, driver)
+    driver = under_way(place, 30, "--store", "gridlaw-runs")
     second = place.run()
     assert second.returncode == 2
     assert f"pid {driver.pid}" in second.stderr
-    under_way = {run_id: each["step"] for run_id, each in progress(place.store) if each["stage"] in ("trunk", "decay")}
+    trained = {run_id: each["step"] for run_id, each in progress(place.store) if each["stage"] in ("trunk", "decay")}
     at = time.time()
     driver.send_signal(signum)
     assert driver.wait(timeout=120) == code
-    assert under_way
-    for run_id, step in under_way.items():
+    assert trained
+    for run_id, step in trained.items():
         check_saved(place.store / "attempts" / run_id, step=step, by=at + 10)
     assert "To go on: gridlaw run grid.yaml --store gridlaw-runs\n" in (place.folder / "run.log").read_text()
     assert "RUNNING" not in {run.info.status for run in place.runs("trunk")}
     actions = {point["action"] for point in place.plan()["points"]}
     expected = re.compile(rf"continue from step \d+ \(stopped by {signum.name}\)")
     assert any(expected.fullmatch(action) for action in actions), actions
-    done = place.run()
-    assert done.returncode == 0, done.stderr
-    check_nothing_lost_nothing_twice(place, undisturbed)
+    finish(place, undisturbed)
 
 
 def check_saved(folder: Path, *, step: int, by: float) -> None:
@@ -80,12 +74,9 @@ def test_a_killed_driver_is_followed_by_one_that_does_only_what_is_missing(
     """Lightning #10397 #12291, ray #32239: nothing is left RUNNING, and work is on durable storage."""
     place = new_workplace()
     place.write(LONGER)
-    driver = place.start()
-    wait_for_step(place.store, 30, driver)
+    driver = under_way(place)
     kill(driver)
-    done = place.run()
-    assert done.returncode == 0, done.stderr
-    check_nothing_lost_nothing_twice(place, undisturbed)
+    finish(place, undisturbed)
     for run in place.runs("trunk"):
         repeated = int(run.data.tags["gridlaw.executed_steps"]) - int(run.data.tags["gridlaw.steps"])
         assert 0 <= repeated <= 20

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from mlflow_server import Server
-from submitting import LONGER, Client, drivers, wait_for
+from running import newest_step, wait_for
+from submitting import LONGER, Client, drivers
 
 # A Ray head with dashboard and job server: minutes on a busy machine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -39,7 +40,7 @@ def test_a_job_outlives_client_and_driver_and_tells_no_secrets(client: Client, t
     (job,) = [
         each["submission_id"] for each in client.ask("/api/jobs/") if each["metadata"].get("gridlaw.grid") == "small"
     ]
-    wait_for(lambda: client.newest_step() > 30, "training to be under way")
+    wait_for(lambda: newest_step(client.store) > 30, "training to be under way")
     secrets = {"token": client.head.token, "password": tracking.password}
     assert found_in_command_lines(secrets) == []
     assert found_in(json.dumps(client.ask(f"/api/jobs/{job}")), secrets, "what the job server tells") == []
@@ -92,7 +93,7 @@ def everything_kept(client: Client, tracking: Server) -> Iterator[tuple[str, str
 def test_stop_is_orderly_and_a_second_submission_goes_on(client: Client) -> None:
     client.write(LONGER)
     job = client.submit()
-    wait_for(lambda: client.newest_step() > 30, "training to be under way")
+    wait_for(lambda: newest_step(client.store) > 30, "training to be under way")
     second = client.gridlaw("submit", "grid.yaml", "--store", str(client.store))
     assert second.returncode == 2
     assert job in second.stderr, "the refusal says which job runs it"
