@@ -20,6 +20,7 @@ from gridlaw.modules.errors import BadSetting
 from gridlaw.modules.kernels import attention_cpu, attention_cuda
 from gridlaw.modules.kernels.attention_rules import Visibility, query_places, visible_mask
 from gridlaw.modules.kernels.dispatch import choose, register_kernel
+from gridlaw.modules.kernels.reads import note_read
 
 
 def attention(
@@ -65,6 +66,7 @@ def attention(
         positions=query_positions is not None,
     )
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    note_read(q, k)
     return function(q, k, v, scale, rules, sink, document_ids, query_positions)
 
 

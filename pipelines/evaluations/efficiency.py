@@ -1,9 +1,9 @@
 """What a model costs: FLOPs and keys read by position from the mixers' formulas, cache bytes and speed as measured.
 
 FLOPs are PAPERS.md A.4b's, at inference (``training=False``). Keys read: cached tokens that a decoding step at a
-position looks at, per layer; 0 for recurrent mixers. Formulas assume the full ratio 1 for mixers that choose; what a
-trained switch really reads is counted where its kernel is called, not here. Speed depends on the machine and on what
-else runs there: compare within one report only.
+position looks at, per layer; 0 for recurrent mixers. Formulas assume the full ratio 1 for mixers that choose; what
+such a model really reads while decoding is counted from the shapes that reach its attention kernels, as a mean over the
+decoded tokens. Speed depends on the machine and on what else runs there: compare within one report only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from gridlaw.modules.mixers.softmax_spec import SoftmaxSpec, attention_flops
+from gridlaw.modules.mixers.switch.spec import SwitchSpec
 from gridlaw.modules.models.config import ModelConfig
 from gridlaw.pipelines.evaluations.run import EvaluationRun
 
@@ -61,10 +62,13 @@ def compute(run: EvaluationRun) -> dict[str, Any]:
     measured = run.parts.get("measured", lambda: _measure(run, length))
     specs = config.mixers()
     positions = positions_up_to(length)
+    chooses = any(isinstance(spec, SwitchSpec) for spec in specs)
+    counted = run.parts.get("keys-read", lambda: _count_keys_read(run, length)) if chooses else None
+    by_layer = [keys_read(config, spec, length) for spec in specs] if counted is None else counted
     metrics = {
         "prefill_flops": sum(step_flops(config, position) for position in range(1, length + 1)),
         "decode_flops": step_flops(config, length),
-        "decode_keys_read": sum(keys_read(config, spec, length) for spec in specs),
+        "decode_keys_read": float(sum(by_layer)),
         "state_bytes": float(sum(spec.state_bytes(config.scale, length, bytes_per_element=4) for spec in specs)),
         **{name: float(value) for name, value in measured.items() if name != "machine"},
     }
@@ -72,12 +76,48 @@ def compute(run: EvaluationRun) -> dict[str, Any]:
         "length": length,
         "positions": positions,
         "flops_by_position": [step_flops(config, position) for position in positions],
+        "decode_keys_read_by_layer": by_layer,
+        "decode_keys_read_from": "formulas" if counted is None else "shapes at the kernel",
         "keys_read_by_layer": [[keys_read(config, spec, position) for position in positions] for spec in specs],
         "state_bytes_by_layer": [spec.state_bytes(config.scale, length, bytes_per_element=4) for spec in specs],
         "machine": measured["machine"],
     }
     run.report(1, 1)
     return {"metrics": metrics, "details": details, "num_samples": settings.repeats}
+
+
+def _prompt(run: EvaluationRun, length: int) -> Any:
+    """The first training window, repeated to ``length`` tokens: int64 [1, length]."""
+    import torch
+
+    tokens = torch.from_numpy(run.prepared.train_windows(_first())[0].astype("int64"))
+    return tokens.repeat(-(-length // len(tokens)))[:length][None]
+
+
+def _count_keys_read(run: EvaluationRun, length: int) -> list[float]:
+    """Keys read per decoded token, by layer, averaged over the layer's heads; as the kernels were called."""
+    import torch
+
+    from gridlaw.modules.kernels.reads import record_reads
+    from gridlaw.pipelines.evaluations.scoring import device_of
+
+    model, new_tokens = run.load(), run.settings.new_tokens
+    num_heads = model.config.scale.num_heads
+    found = [0] * len(model.blocks())
+    with torch.inference_mode():
+        cache = model.init_cache(1, length + new_tokens)
+        hidden = model.extend_hidden(_prompt(run, length).to(device_of(model)), cache)
+        for _ in range(new_tokens):
+            token = model.head(hidden[:, -1:]).argmax(dim=-1)
+            ctx = model.context_for(token, position=cache.length)
+            x_BTD = model.embedding(token)
+            for index, (layer, state) in enumerate(zip(model.blocks(), cache.states, strict=True)):
+                with record_reads() as reads:
+                    x_BTD = layer.extend(x_BTD, state, ctx)
+                found[index] += sum(each.head_keys for each in reads)
+            cache.length += 1
+            hidden = model.final_norm(x_BTD)
+    return [count / num_heads / new_tokens for count in found]
 
 
 def _measure(run: EvaluationRun, length: int) -> dict[str, Any]:
@@ -87,8 +127,7 @@ def _measure(run: EvaluationRun, length: int) -> dict[str, Any]:
 
     model, settings = run.load(), run.settings
     device = device_of(model)
-    tokens = torch.from_numpy(run.prepared.train_windows(_first())[0].astype("int64"))
-    prompt = tokens.repeat(-(-length // len(tokens)))[:length][None].to(device)
+    prompt = _prompt(run, length).to(device)
     prefill_seconds, decode_seconds, cache_bytes = [], [], 0
     with torch.inference_mode():
         for _ in range(settings.repeats):

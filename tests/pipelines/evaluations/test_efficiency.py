@@ -1,8 +1,10 @@
 """Costs by formula against the catalog's own totals and against the real caches."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from gridlaw.modules.catalog import flops_per_token, model_config, resolve_architecture, resolve_scale
 from gridlaw.modules.models.config import ModelConfig
@@ -57,3 +59,32 @@ def test_measured_cache_is_what_the_formula_says(
 def test_length_beyond_the_model_is_refused(make_run: MakeRun) -> None:
     with pytest.raises(BadInput, match=r"evaluate\.efficiency\.length is 257; allowed: at most 256"):
         efficiency.compute(make_run({"efficiency": {"length": 257}}))
+
+
+@pytest.mark.parametrize("architecture", ["full", "swa-128", "swa-128-headwise", "gdn"])
+def test_counting_at_the_kernel_agrees_with_the_formulas(make_run: MakeRun, architecture: str) -> None:
+    """Where nothing is chosen both are known: the mean over the decoded positions, layer by layer."""
+    run = make_run({"efficiency": {"length": 200, "new_tokens": 5}}, architecture=architecture)
+    config = ModelConfig.from_dict(run.model_config)
+    expected = [
+        sum(efficiency.keys_read(config, spec, position) for position in range(201, 206)) / 5
+        for spec in config.mixers()
+    ]
+    assert efficiency._count_keys_read(run, 200) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_switchs_reads_are_what_it_chose(make_run: MakeRun, models: Callable[[str], DecoderLM], full: bool) -> None:
+    """A router that always, or never, asks for full attention: all keys, or the window's, and not the formula's."""
+    model = copy.deepcopy(models("swiattn-64"))
+    with torch.no_grad():
+        for block in model.blocks():
+            block.mixer.router.weight.zero_()
+            block.mixer.router.bias.fill_(1.0 if full else -1.0)
+    entry = {"efficiency": {"length": 200, "new_tokens": 5, "repeats": 1}}
+    result = efficiency.compute(make_run(entry, architecture="swiattn-64", load=lambda: model))
+    each = 203.0 if full else 64.0  # positions 201 to 205, or the window
+    layers = len(model.blocks())
+    assert result["details"]["decode_keys_read_by_layer"] == [each] * layers
+    assert result["metrics"]["decode_keys_read"] == each * layers
+    assert result["details"]["decode_keys_read_from"] == "shapes at the kernel"
