@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,39 +18,63 @@ from gridlaw.pipelines.plan import GridPlan, grids_folder, make_plan
 from gridlaw.platform.spec.load import load_grid, shipped_grids
 
 GOLDEN = Path(__file__).parent / "golden" / "fingerprints.json"
+EVALUATIONS = GOLDEN.with_name("evaluations.json")
 VOCABULARY = 73_448
 
-
-@pytest.fixture
-def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(embedded, "python_library_sha256", lambda: "0" * 64)
-    words = {f"w{index}": index for index in range(VOCABULARY - 1)} | {"</s>": VOCABULARY - 1}
-    model = {"type": "WordLevel", "vocab": words, "unk_token": "w0"}
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model}))
-    for folder in ("long", "heldout", "govreport"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "a.jsonl").write_text(json.dumps({"text": f"{folder} " * 100_000}) + "\n")
+Fingerprints = dict[str, dict[str, str]]
 
 
-def planned(name: str) -> GridPlan:
-    return make_plan(load_grid(name, shipped_folder=grids_folder()))
+Plans = dict[str, GridPlan]
 
 
-@pytest.mark.usefixtures("stand_ins")
-def test_fingerprints_of_every_shipped_grid_are_as_they_were() -> None:
-    names = shipped_grids(grids_folder())
-    assert {"quickstart", "zoo", "paper"} <= set(names)
-    found = {name: {point.name: point.fingerprint for point in planned(name).points} for name in names}
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plans]:
+    """Of every shipped grid, on stand-ins."""
+    folder = tmp_path_factory.mktemp("stand-ins")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(embedded, "python_library_sha256", lambda: "0" * 64)
+        words = {f"w{index}": index for index in range(VOCABULARY - 1)} | {"</s>": VOCABULARY - 1}
+        model = {"type": "WordLevel", "vocab": words, "unk_token": "w0"}
+        (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model}))
+        for name in ("long", "heldout", "govreport"):
+            (folder / name).mkdir()
+            (folder / name / "a.jsonl").write_text(json.dumps({"text": f"{name} " * 100_000}) + "\n")
+        names = shipped_grids(grids_folder())
+        yield {name: make_plan(load_grid(name, shipped_folder=grids_folder())) for name in names}
+
+
+def test_fingerprints_of_every_shipped_grid_are_as_they_were(plans: Plans) -> None:
+    assert {"quickstart", "zoo", "paper"} <= set(plans)
+    found = {name: {point.name: point.fingerprint for point in plan.points} for name, plan in plans.items()}
+    assert found == golden(GOLDEN, found)
+
+
+def test_fingerprints_of_their_evaluations_are_as_they_were(plans: Plans) -> None:
+    """Also of evaluations whose evaluator is one of the grid's points, and of a corpus of their own."""
+    found = {name: evaluation_fingerprints(plan) for name, plan in plans.items()}
+    assert found == golden(EVALUATIONS, found)
+    assert len(found["quickstart"]) == len({*found["quickstart"].values()}) == 27 * 3
+
+
+def evaluation_fingerprints(plan: GridPlan) -> dict[str, str]:
+    return {
+        f"{point.name}/{each.name}": plan.evaluation_fingerprint(point, each)
+        for point in plan.points
+        for each in plan.evaluations
+    }
+
+
+def golden(path: Path, found: Fingerprints) -> Fingerprints:
+    """What the file has; where it is asked, ``found`` is written there first."""
     if os.environ.get("UPDATE_GOLDEN"):
-        GOLDEN.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-    expected = json.loads(GOLDEN.read_text())
-    assert found == expected
+        path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    kept: Fingerprints = json.loads(path.read_text())
+    return kept
 
 
-@pytest.mark.usefixtures("stand_ins")
-def test_the_papers_grid_costs_what_sharing_trunks_promises() -> None:
-    plan = planned("paper")
+def test_the_papers_grid_costs_what_sharing_trunks_promises(plans: Plans) -> None:
+    plan = plans["paper"]
     assert len(plan.points) == 172
     assert len(plan.trunks) == 30
     shared = sum(trunk.tokens_shared for trunk in plan.trunks)
