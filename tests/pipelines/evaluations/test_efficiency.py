@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from gridlaw.modules.catalog import flops_per_token, model_config, resolve_architecture, resolve_scale
+from gridlaw.modules.kernels.reads import record_reads
 from gridlaw.modules.models.config import ModelConfig
 from gridlaw.modules.models.decoder import DecoderLM
 from gridlaw.pipelines.evaluations import efficiency
 from gridlaw.pipelines.evaluations.run import EvaluationRun
 from gridlaw.platform.errors import BadInput
+from work import AttentionReads
 
 MakeRun = Callable[..., EvaluationRun]
 
@@ -88,3 +90,17 @@ def test_a_switchs_reads_are_what_it_chose(make_run: MakeRun, models: Callable[[
     assert result["details"]["decode_keys_read_by_layer"] == [each] * layers
     assert result["metrics"]["decode_keys_read"] == each * layers
     assert result["details"]["decode_keys_read_from"] == "shapes at the kernel"
+
+
+@pytest.mark.parametrize("architecture", ["full", "swa-128", "swiattn-64"])
+def test_what_is_noted_is_what_torchs_kernel_is_given(models: Callable[[str], DecoderLM], architecture: str) -> None:
+    """Counted a second time below all of our code, row by row of a batch whose rows choose for themselves."""
+    model = models(architecture)
+    tokens = torch.randint(0, 256, (6, 200), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        cache = model.init_cache(6, 208)
+        model.extend(tokens, cache)
+        with record_reads() as noted, AttentionReads(num_heads=model.config.scale.num_heads) as given:
+            for _ in range(4):
+                model.extend(tokens[:, :1], cache)
+    assert sum(each.head_keys for each in noted) == model.config.scale.num_heads * given.pairs() > 0
