@@ -150,6 +150,8 @@ class _Run:
             path = self.folder / name
             if not path.is_file() or path.stat().st_size != num_bytes:
                 return None
+            if path.suffix == checkpoint_files.SUFFIX and checkpoint_files.fault(path) is not None:
+                return None  # it is named by ``start``, which looks for the one before it
         result = FitResult.from_dict(stored["result"])
         # Relative in the file: a store may be moved.
         return dataclasses.replace(result, checkpoint=str(self.folder / str(result.checkpoint)))

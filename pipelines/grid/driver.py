@@ -366,17 +366,17 @@ class Driver:
         seconds = self._seconds[trunk.name] + sum(s for k, s in self._segment_seconds.items() if k[1] == trunk.name)
         more = [n for n in self.graph.of_kind("segment") if n.key[1] == trunk.name and n.state == "waiting"]
         self.records.segment_done(trunk, result, seconds=seconds, last=not more)
-        self._tell_transfer(trunk.name, trunk, result)
-        for sentence in result["damaged"]:
-            self.say(f"{trunk.name}: damaged checkpoint passed over: {sentence}")
+        self._tell_start(trunk.name, trunk, result)
 
     def _decay_done(self, node: Node, result: dict[str, Any]) -> None:
         point = self._points[str(node.key[1])]
         self.records.finish_point(point, result)
-        self._tell_transfer(point.name, self._trunk_of(node), result)
+        self._tell_start(point.name, self._trunk_of(node), result)
 
-    def _tell_transfer(self, name: str, trunk: TrunkPlan, result: dict[str, Any]) -> None:
-        """Once a trunk, or a point without one: what it took over of its base's weights."""
+    def _tell_start(self, name: str, trunk: TrunkPlan, result: dict[str, Any]) -> None:
+        """Damaged checkpoints that were passed over, and, once a name, what was taken over of a base's weights."""
+        for sentence in result["damaged"]:
+            self.say(f"{name}: damaged checkpoint passed over: {sentence}")
         transfer = transfer_of(result)
         if trunk.base is not None and transfer is not None and name not in self._told:
             self._told.add(name)

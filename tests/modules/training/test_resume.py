@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from damage import flip_a_bit
 from gridlaw.modules.errors import BadSetting
+from gridlaw.modules.training import checkpoint_files
 from gridlaw.modules.training.errors import Stopped
 from gridlaw.modules.training.fit import fit
 from gridlaw.modules.training.job import FitJob
@@ -148,10 +150,16 @@ def test_a_result_that_was_not_written_is_made_up_for_without_a_step(make_job):
     assert again.final_loss == first.final_loss
 
 
-def spoil(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+def test_a_stored_result_whose_checkpoint_is_damaged_is_made_again(make_job, read):
+    """As large as it was, and not what it was: a branch would pass it over."""
+    trunk = make_job("trunk", until_step=24)
+    first = fit(trunk)
+    path = read.checkpoint(trunk, 24)
+    flip_a_bit(path)
+    again = fit(trunk)
+    assert (again.executed_now, len(again.damaged)) == (3, 1)
+    assert again.final_loss == first.final_loss
+    assert checkpoint_files.fault(path) is None
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(make_job, read, caplog: pytest.LogCaptureFixture):
@@ -159,7 +167,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(make_job, read
     trunk = make_job("trunk", until_step=24)
     fit(whole)
     fit(trunk)
-    spoil(read.checkpoint(trunk, 24))
+    flip_a_bit(read.checkpoint(trunk, 24))
     decay = make_job("decay", start_checkpoint=str(read.checkpoint(trunk, 24)), **DECAY)
     result = fit(decay)
     assert result.resumed_from == 21
@@ -185,7 +193,7 @@ def test_the_newest_whole_checkpoint_wins_over_the_given_one_and_over_the_beginn
 def test_a_branch_without_any_whole_trunk_checkpoint_is_refused(make_job, read):
     trunk = make_job("trunk", until_step=3)
     fit(trunk)
-    spoil(read.checkpoint(trunk, 3))
+    flip_a_bit(read.checkpoint(trunk, 3))
     with pytest.raises(BadSetting, match="train the trunk again"):
         fit(make_job("decay", start_checkpoint=str(read.checkpoint(trunk, 3)), **DECAY))
 

@@ -99,7 +99,7 @@ def test_deleted_checkpoints_are_said_by_plan_and_run_and_made_again(whole: Any)
     whole.write(GRID | {"budgets": ["5N", "10N", "20N", "30N"]})
     shown = whole.plan()
     (warning,) = shown["warnings"]
-    assert "trunk full/b/seed0 was trained to step" in warning and "trained again" in warning
+    assert "trunk full/a/seed0 was trained to step" in warning and "trained again" in warning
     assert {point["name"].split("/")[2]: point["action"] for point in shown["points"]} == {
         "5N": "done", "10N": "done", "20N": "done", "30N": "new",
     }  # fmt: skip
