@@ -28,7 +28,7 @@ from gridlaw.modules.scale import SCALES, Scale
 
 DEFAULT_SWITCH_WINDOW = 1024  # of swiattn, swa-only, sh-3to1, sh-6to1 and duo without a suffix (arXiv 2603.26380)
 PAPER_VOCAB_SIZE = 73_448  # reproduces the totals of arXiv 2606.15378, Table 1
-_VOCAB_SIZES = {"switch-1.5b": 32_000}
+_VOCAB_SIZES = {"switch-1.5b": 32_000}  # ours: arXiv 2603.26380 does not say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,6 +260,11 @@ def model_config(
     )
 
 
+def paper_vocab_size(scale: Scale) -> int:
+    """Words of the tokenizer that goes with a scale where none is given."""
+    return _VOCAB_SIZES.get(scale.name, PAPER_VOCAB_SIZE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LayerCount:
     """One layer: its mixer as a dict, and the parameters of mixer and FFN (the block's two norms left out)."""
@@ -337,7 +342,7 @@ def describe(
     bytes_per_element: int = 2,
 ) -> Description:
     """Exact counts. vocab_size: the papers' by default. bytes_per_element: of cached keys and values."""
-    vocab_size = _VOCAB_SIZES.get(scale.name, PAPER_VOCAB_SIZE) if vocab_size is None else vocab_size
+    vocab_size = paper_vocab_size(scale) if vocab_size is None else vocab_size
     specs = architecture.layers(scale)
     non_embedding = num_params_non_embedding(specs, scale)
     uncounted = sum(spec.num_params_uncounted(scale) for spec in specs)

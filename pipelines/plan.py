@@ -19,6 +19,7 @@ from gridlaw.modules.data.declaration import declare, locate, prepared_name
 from gridlaw.modules.data.epochs import TrainTokens, check_epochs, count_train_tokens, epochs_of
 from gridlaw.modules.mixers.base import MixerSpec
 from gridlaw.modules.models.rope_settings import resolve_rope, rope_warning
+from gridlaw.modules.scale import Scale
 from gridlaw.modules.training.schedule import BranchPlan, branch_plan
 from gridlaw.modules.training.settings import TrainingSettings
 from gridlaw.pipelines.bases import Base, Bases
@@ -287,7 +288,7 @@ def _plan_trunk(
     model = catalog.model_config(
         architecture,
         scale,
-        vocab_size=data.declaration["vocab_size"],
+        vocab_size=_vocab_size(data, scale),
         context=context,
         rope_base=rope.base,
         rope_scaling=rope.scaling,
@@ -354,6 +355,12 @@ def _plan_trunk(
         fingerprint=identity.fingerprint(stable) if shares else "",
         points=tuple(sorted(points, key=lambda point: point.total_steps)),
     )
+
+
+def _vocab_size(data: DataPlan, scale: Scale) -> int:
+    if "absent" in data.declaration["tokenizer"]:
+        return catalog.paper_vocab_size(scale)
+    return int(data.declaration["vocab_size"])
 
 
 def _check_windows(architecture: str, layers: Sequence[MixerSpec], context: int) -> list[str]:

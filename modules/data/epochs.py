@@ -93,7 +93,7 @@ def _num_bytes(identity: dict[str, Any], location: dict[str, Any]) -> int | None
     if identity["kind"] == "embedded":
         return sum(size for size, _ in embedded.python_library_sizes())
     if identity["kind"] == "generate":
-        return sum(len(text) for text in generators.documents(identity))
+        return generators.num_characters(identity)
     if "paths" in location:
         return sum(os.path.getsize(path) for path in location["paths"])
     if "folder" in location:

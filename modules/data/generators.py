@@ -90,6 +90,13 @@ def documents(identity: dict[str, Any]) -> Iterator[str]:
         yield make(identity, words, np.random.default_rng([identity["seed"], number]))
 
 
+def num_characters(identity: dict[str, Any]) -> int:
+    """Of all documents of a generator together; without making them where each has the length that it is told."""
+    if "characters" in identity:
+        return int(identity["documents"] * identity["characters"])
+    return sum(len(text) for text in documents(identity))
+
+
 def made_words() -> list[str]:
     """NUM_WORDS different words of four to eight letters, the same everywhere."""
     rng = np.random.default_rng(1)

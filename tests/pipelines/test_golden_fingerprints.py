@@ -19,7 +19,7 @@ from gridlaw.platform.spec.load import load_grid, shipped_grids
 
 GOLDEN = Path(__file__).parent / "golden" / "fingerprints.json"
 EVALUATIONS = GOLDEN.with_name("evaluations.json")
-VOCABULARY = 73_448
+VOCABULARIES = {"tokenizer.json": 73_448, "tokenizer-32k.json": 32_000}
 
 Fingerprints = dict[str, dict[str, str]]
 
@@ -34,9 +34,10 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plans]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(embedded, "python_library_sha256", lambda: "0" * 64)
-        words = {f"w{index}": index for index in range(VOCABULARY - 1)} | {"</s>": VOCABULARY - 1}
-        model = {"type": "WordLevel", "vocab": words, "unk_token": "w0"}
-        (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model}))
+        for file, size in VOCABULARIES.items():
+            words = {f"w{index}": index for index in range(size - 1)} | {"</s>": size - 1}
+            model = {"type": "WordLevel", "vocab": words, "unk_token": "w0"}
+            (folder / file).write_text(json.dumps({"version": "1.0", "model": model}))
         for name in ("long", "heldout", "govreport"):
             (folder / name).mkdir()
             (folder / name / "a.jsonl").write_text(json.dumps({"text": f"{name} " * 100_000}) + "\n")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gridlaw.modules.data.generators import ANSWERS, documents, made_words, resolve
+from gridlaw.modules.data.generators import ANSWERS, documents, made_words, num_characters, resolve
 from gridlaw.modules.errors import BadSetting
 
 
@@ -75,6 +75,12 @@ def test_seed_and_number_decide_a_document() -> None:
     first = list(documents(resolve("mqar", {"documents": 3}, field="f")))
     assert list(documents(resolve("mqar", {"documents": 2}, field="f"))) == first[:2]
     assert list(documents(resolve("mqar", {"documents": 3, "seed": 1}, field="f"))) != first
+
+
+@pytest.mark.parametrize("name", ["needle", "mqar", "repeat", "passkey"])
+def test_characters_are_counted_as_the_documents_have_them(name: str) -> None:
+    identity = resolve(name, {"documents": 12}, field="f")
+    assert num_characters(identity) == sum(len(text) for text in documents(identity))
 
 
 def test_words_are_the_same_everywhere() -> None:
