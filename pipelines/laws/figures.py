@@ -30,7 +30,7 @@ def _drawn(laws: Mapping[str, LawFit], held_out: HeldOut | None = None) -> list[
     return [DrawnLaw.of(name, law, (held_out or {}).get(name)) for name, law in laws.items()]
 
 
-def _figure(panel: Panel, title: str, *, legend: bool = True) -> go.Figure:
+def as_figure(panel: Panel, title: str, *, legend: bool = True) -> go.Figure:
     """A panel by itself: on white, with a title, and a legend with one entry a key (``meta``) or named line."""
     traces, listed = [], set()
     for trace in resolved(panel.traces, LIGHT):
@@ -62,11 +62,11 @@ def curves(
     drawn = _drawn(laws, held_out)
     if len(drawn) == 1:
         panel = drawings.curve_panels(drawn, style_of(drawn), target, reach=reach)[0]
-        return _figure(panel, f"{drawn[0].name}: {target} against tokens")
+        return as_figure(panel, f"{drawn[0].name}: {target} against tokens")
     size = _largest(laws) if num_params is None else num_params
     shown = drawings.curves_at(drawn, style_of(drawn), target, num_params=size, reach=reach)
     assert shown is not None, "fitted laws have points"
-    return _figure(shown, f"{target} against tokens at {size_name(size)}")
+    return as_figure(shown, f"{target} against tokens at {size_name(size)}")
 
 
 def _largest(laws: Mapping[str, LawFit]) -> float:
@@ -85,7 +85,7 @@ def gaps(
     panel = drawings.gaps_at(drawn, style_of(drawn), target, num_params=size, reach=reach)
     if panel is None:
         raise BadInput("laws", seen=list(laws), allowed="two or more laws fitted with intervals")
-    return _figure(panel, f"{target}: {panel.title[0].lower()}{panel.title[1:]}")
+    return as_figure(panel, f"{target}: {panel.title[0].lower()}{panel.title[1:]}")
 
 
 def predicted_against_measured(
@@ -97,7 +97,7 @@ def predicted_against_measured(
     drawn = _drawn(laws, held_out)
     panel = drawings.predicted_panel(drawn, style_of(drawn), target)
     assert panel is not None, "fitted laws have points"
-    return _figure(panel, f"{target}: predicted against measured")
+    return as_figure(panel, f"{target}: predicted against measured")
 
 
 def contours(
@@ -118,7 +118,7 @@ def contours(
     )  # fmt: skip
     if not panels:
         raise BadInput("form", seen=law.form, allowed="nd or nde")
-    return _figure(panels[0], f"{name}: {target} over N and D, dotted: equal FLOPs")
+    return as_figure(panels[0], f"{name}: {target} over N and D, dotted: equal FLOPs")
 
 
 def residual_plot(
@@ -126,7 +126,7 @@ def residual_plot(
 ) -> go.Figure:
     """Log residuals by budget (tokens per parameter), one mark per scale; outliers are ringed, held-out points open."""
     drawn = _drawn({name: law}, {name: held_out} if held_out is not None else None)
-    return _figure(drawings.residual_panels(drawn, style_of(drawn))[0], f"{name}: residuals of {target}")
+    return as_figure(drawings.residual_panels(drawn, style_of(drawn))[0], f"{name}: residuals of {target}")
 
 
 def exponent_clouds(laws: Mapping[str, LawFit]) -> go.Figure:
@@ -137,7 +137,7 @@ def exponent_clouds(laws: Mapping[str, LawFit]) -> go.Figure:
     panel = surface.cloud_panel(drawn, style_of(drawn))
     if panel is None:
         raise BadInput("laws", seen=list(laws), allowed="a law with alpha and beta (form nd or nde)")
-    return _figure(panel, panel.title)
+    return as_figure(panel, panel.title)
 
 
 def save(figure: go.Figure, path: Path | str, *, width: int = 900, height: int = 560) -> Path:

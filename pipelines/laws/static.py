@@ -53,7 +53,7 @@ def draw(figure: go.Figure, path: Path, *, width: int, height: int) -> None:
 
 
 def _heat_map(canvas: Any, axes: Any, figure: go.Figure) -> None:
-    """A map of categories by categories, the first row on top."""
+    """A map of categories by categories, the first row on top; lines are in the numbers of the categories."""
     trace, layout = figure.data[0], figure.layout
     ramp = LinearSegmentedColormap.from_list("shares", [(stop, colour) for stop, colour in trace.colorscale])
     drawn = axes.imshow(
@@ -63,6 +63,9 @@ def _heat_map(canvas: Any, axes: Any, figure: go.Figure) -> None:
         shown = range(0, len(names), max(1, len(names) // 12))
         getattr(axes, f"set_{letter}ticks")(list(shown), [names[index] for index in shown])
         getattr(axes, f"set_{letter}label")(_plain(layout[f"{letter}axis"].title.text))
+    for shape in layout.shapes:
+        assert shape.type == "line", f"no drawing for {shape.type} shapes"
+        axes.plot([shape.x0, shape.x1], [shape.y0, shape.y1], color=shape.line.color, linewidth=shape.line.width)
     axes.set_title(_plain(layout.title.text), loc="left", fontsize=12)
     canvas.colorbar(drawn, label=_plain(trace.colorbar.title.text))
 
