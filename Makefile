@@ -30,8 +30,8 @@ $(VENV)/.installed-test: $(VENV)/.installed
 quickstart: install
 	$(BIN)/gridlaw run quickstart
 
-test: install-test
-	$(BIN)/python -m pytest
+test: install-test  # two processes: whole grids in one, everything else in the other (tests/conftest.py)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 test-slow: install-test
 	$(BIN)/python -m pytest -m slow --timeout 3600

@@ -21,6 +21,20 @@ if not Path(
 sys.path.append(str(Path(__file__).parent))  # appended, never first: tests/platform must not come before the library
 
 
+GRIDS = Path(__file__).parent / "pipelines" / "grid"  # whole grids with a Ray of their own
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which tests share a process under ``pytest -n 2 --dist loadgroup``: those of one file, and all whole grids.
+
+    The grids come first and one after another, so that at most one Ray runs beside the other tests.
+    """
+    for item in items:
+        group = "grids" if GRIDS in item.path.parents else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: GRIDS not in item.path.parents)
+
+
 @pytest.fixture(scope="session")
 def fresh_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An sqlite database as the driver makes it; made once, because migrations cost over a second."""
