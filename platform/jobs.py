@@ -10,7 +10,6 @@ can read.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -93,14 +92,13 @@ class JobServer:
         job_id: str,
         working_folder: Path,
         metadata: Mapping[str, str],
-        environment: Mapping[str, str],
     ) -> None:
-        """Start a job. working_folder: shipped to every node. metadata, environment: anybody who may look at the
-        cluster can read them.
+        """Start a job. working_folder: shipped to every node. metadata: anybody who may look at the cluster can read
+        it.
 
         A head that has just come up has no agent to run jobs yet; it is asked again for a minute.
         """
-        variables = {**environment, "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_SECONDS)}
+        variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_SECONDS)}
         runtime = {"working_dir": str(working_folder), "env_vars": variables}
         deadline = time.monotonic() + _AGENT_PATIENCE_SECONDS
         while True:
@@ -157,6 +155,8 @@ class JobServer:
 
     def follow(self, job_id: str) -> Iterator[str]:
         """What the job prints, as it comes, until it ends."""
+        import asyncio
+
         tail = cast("AsyncGenerator[str, None]", self._client.tail_job_logs(job_id))
         loop = asyncio.new_event_loop()
         try:

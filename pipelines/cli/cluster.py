@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gridlaw.pipelines.cli.grid import load_plan
-from gridlaw.pipelines.cli.options import dashboard_option, place_options
+from gridlaw.pipelines.cli.options import dashboard_option, place_options, storage_option
+from gridlaw.pipelines.cli.tune import load_tune_plan
 from gridlaw.pipelines.plan import grids_folder
 from gridlaw.platform.errors import BadInput
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 @click.argument("grid")
 @dashboard_option(required=True)
 @place_options
+@storage_option
 @click.option("--restarts", default=0, show_default=True, type=click.IntRange(0), help="After a death by signal.")
 @click.option("--rerun", is_flag=True, help="As for gridlaw run: train drifted points again.")
 @click.option("--shared-store", is_flag=True, help="The store's folder is a mount that every node has.")
@@ -35,31 +37,37 @@ def submit(
     address: str,
     store: str | None,
     tracking_uri: str | None,
+    storage: str | None,
     forward: tuple[str, ...],
     ship_limit: float,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run GRID as a job of the Ray cluster at --address. It goes on without this command.
+    """Run GRID, a grid file or a tune file, as a job of the Ray cluster at --address. It goes on without this command.
 
     Files named by relative paths are shipped; what must be there already is said. MLFLOW_TRACKING_USERNAME, _PASSWORD
     and _TOKEN are sent along, and AWS credentials for an s3 store.
     """
     from gridlaw.pipelines.submit.submit import Options, submit_grid
-    from gridlaw.platform.spec.load import find_grid
+    from gridlaw.platform.spec.load import find_grid, load_grid
 
-    plan = load_plan(grid, store=store, tracking_uri=tracking_uri)
-    for warning in plan.warnings:
+    if load_grid(grid, shipped_folder=grids_folder()).tune is not None:
+        study = load_tune_plan(grid, store=store, tracking_uri=tracking_uri, storage=storage)
+        spec, warnings = study.spec, study.base.warnings
+    else:
+        plan = load_plan(grid, store=store, tracking_uri=tracking_uri)
+        spec, warnings = plan.spec, plan.warnings
+    for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     submission = submit_grid(
-        plan,
+        spec,
         find_grid(grid, shipped_folder=grids_folder()).read_text(encoding="utf-8-sig"),
         address,
         environment=os.environ,
         options=Options(forward=forward, ship_limit_mib=ship_limit, **options),
         say=lambda sentence: click.echo(sentence, err=True),
     )
-    _print_submission(submission, plan.spec.name, as_json=as_json)
+    _print_submission(submission, spec.name, as_json=as_json)
     raise SystemExit(submission.exit_code or 0)
 
 
@@ -109,12 +117,13 @@ def stop(name: str, address: str | None, store: str | None, tracking_uri: str | 
     With --address the cluster's job; without it a driver on this machine.
     """
     from gridlaw.pipelines.submit.stop import stop_here, stop_job
+    from gridlaw.platform.spec.load import load_grid
 
     if address is not None:
         ended = stop_job(address, _name_of(name))
     else:
-        plan = load_plan(name, store=store, tracking_uri=tracking_uri)
-        ended = stop_here(plan)
+        spec = load_grid(name, shipped_folder=grids_folder())
+        ended = stop_here(spec.placed(store=store, tracking_uri=tracking_uri))
     click.echo(ended)
 
 

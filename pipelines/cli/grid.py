@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+from pathlib import Path
 from typing import Any
 
 import click
 
-from gridlaw.pipelines.cli.options import place_options, place_words
+from gridlaw.pipelines.cli.options import dashboard_option, place_options, place_words
 from gridlaw.pipelines.plan import GridPlan, grids_folder, make_plan, make_plan_without_files
 from gridlaw.platform.errors import BadInput
 
@@ -155,16 +156,25 @@ def plan(grid: str, as_json: bool, store: str | None, tracking_uri: str | None) 
 @click.command()
 @click.argument("grid")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@dashboard_option()
 @place_options
-def status(grid: str, as_json: bool, store: str | None, tracking_uri: str | None) -> None:
-    """Show what the ledger holds of GRID: done, running and where, failed and why, left."""
-    from gridlaw.pipelines.grid.status import print_status, status_of
+def status(grid: str, as_json: bool, address: str | None, store: str | None, tracking_uri: str | None) -> None:
+    """Show what the ledger holds of GRID: done, running and where, failed and why, left.
 
-    shown = status_of(load_plan(grid, store=store, tracking_uri=tracking_uri))
+    With --address a job id or a grid's name will do: its newest job there, and what the ledger counts.
+    """
+    from gridlaw.pipelines.grid.status import print_status, status_of
+    from gridlaw.pipelines.submit.status import job_status, print_job_status
+
+    shown: dict[str, Any]
+    if address is not None and not Path(grid).is_file():
+        shown, show = job_status(address, grid, tracking_uri=tracking_uri), print_job_status
+    else:
+        shown, show = status_of(load_plan(grid, store=store, tracking_uri=tracking_uri)), print_status
     if as_json:
         click.echo(json.dumps(shown))
     else:
-        print_status(shown)
+        show(shown)
 
 
 @click.command()

@@ -9,11 +9,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from gridlaw.pipelines.submit.credentials import STORAGE, TRACKING_URI
 from gridlaw.platform.errors import BadInput
 from gridlaw.platform.jobs import ADDRESS_VARIABLE
 from gridlaw.platform.ledger.tracking import redacted
 
-TRACKING_VARIABLE = "GRIDLAW_TRACKING_URI"
 Command = Callable[..., Any]
 
 
@@ -23,10 +23,22 @@ def place_options(command: Command) -> Command:
     return click.option(
         "--tracking-uri",
         default=None,
-        envvar=TRACKING_VARIABLE,
+        envvar=TRACKING_URI,
         show_envvar=True,
         callback=_no_password,
         help="MLflow's tracking server, instead of run.tracking_uri.",
+    )(command)
+
+
+def storage_option(command: Command) -> Command:
+    """``--storage`` of studies, instead of run.storage."""
+    return click.option(
+        "--storage",
+        default=None,
+        envvar=STORAGE,
+        show_envvar=True,
+        callback=_no_password,
+        help="Database of the studies, instead of run.storage.",
     )(command)
 
 
@@ -37,10 +49,9 @@ def place_words() -> str:
     """
     context = click.get_current_context()
     given = {
-        "--store": context.params.get("store"),
-        "--tracking-uri": context.params.get("tracking_uri")
-        if context.get_parameter_source("tracking_uri") == ParameterSource.COMMANDLINE
-        else None,
+        f"--{name.replace('_', '-')}": context.params.get(name)
+        for name in ("store", "tracking_uri", "storage")
+        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE
     }
     return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value is not None)
 
@@ -61,10 +72,14 @@ def _no_password(context: click.Context, parameter: click.Parameter, value: str 
     if value is None or redacted(value) == value:
         return value
     if context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE:
+        name = f"--{(parameter.name or '').replace('_', '-')}"
+        instead = f"Put it into {parameter.envvar}"
+        if parameter.envvar == TRACKING_URI:
+            instead += ", or use MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
         raise BadInput(
-            "--tracking-uri",
+            name,
             seen=redacted(value),
             allowed="an address without a password: every user of this machine can read command lines",
-            hint=f"Put it into {TRACKING_VARIABLE}, or use MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+            hint=instead,
         )
     return value

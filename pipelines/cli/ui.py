@@ -20,6 +20,7 @@ from typing import IO, Any
 import click
 
 from gridlaw.pipelines.cli.options import place_options
+from gridlaw.pipelines.plan import grids_folder
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.ledger.tracking import Tracking, redacted, sqlite_path
 from gridlaw.platform.ledger.views import POINTS, TAG, experiment_page
@@ -51,7 +52,8 @@ def ui(
     """
     experiment = ""
     if grid is not None:
-        experiment, store, tracking_uri = _place(grid, store, tracking_uri)
+        experiment, store, tracking_uri, own = _place(grid, store, tracking_uri)
+        storage = storage or (own if optuna else None)
     store, tracking_uri = store or DEFAULT_STORE, tracking_uri or ""
     if optuna:
         port = _free_port(host, port)
@@ -68,14 +70,14 @@ def ui(
     _serve(lambda log: _start(database, host, port, log), host, port, page=f"/{page}", health="/health")
 
 
-def _place(grid: str, store: str | None, tracking_uri: str | None) -> tuple[str, str, str]:
-    """(experiment, store, tracking address) of a grid; what is given beside it goes before the file's."""
-    from gridlaw.pipelines.cli.grid import load_plan
+def _place(grid: str, store: str | None, tracking_uri: str | None) -> tuple[str, str, str, str | None]:
+    """(experiment, store, tracking address, storage) of a grid or a study; what is given goes before the file's."""
     from gridlaw.pipelines.grid.submission import Place
+    from gridlaw.platform.spec.load import load_grid
 
-    plan = load_plan(grid, store=store, tracking_uri=tracking_uri)
-    place = Place.of(plan)
-    return plan.spec.name, place.store_address, place.tracking_uri
+    spec = load_grid(grid, shipped_folder=grids_folder()).placed(store=store, tracking_uri=tracking_uri)
+    place = Place.of_run(spec.run)
+    return spec.name, place.store_address, place.tracking_uri, spec.run.storage
 
 
 def _database(store: str, tracking_uri: str) -> Path:

@@ -13,7 +13,6 @@ from gridlaw.pipelines.submit import credentials
 from gridlaw.pipelines.submit.submit import entrypoint, new_job_id, printed
 from gridlaw.platform.errors import Surroundings
 from gridlaw.platform.jobs import JobServer
-from gridlaw.platform.ledger.tracking import redacted
 from gridlaw.platform.spec.sections import RunSection
 
 LIMIT_SECONDS = 600.0
@@ -25,20 +24,17 @@ def examine_by_job(
 ) -> list[Check]:
     """``examine`` inside the cluster. ``BadInput`` for an address or a token that is wrong."""
     server = JobServer.connect(address)
-    uri = run.tracking_uri or ""
-    has_password = redacted(uri) != uri
-    sent = credentials.collect(environment, store=run.store or "", tracking_uri=uri, has_password=has_password)
+    sent = credentials.collect(environment, run)
     command = ["doctor", "--address", "auto", "--json", *(["--shared-store"] if shared_store else [])]
     job_id = new_job_id("doctor")
     with tempfile.TemporaryDirectory(prefix="gridlaw-") as scratch:
         if sent:
             credentials.write(Path(scratch), sent)
         server.submit(
-            entrypoint(command, run.store, None if has_password else run.tracking_uri, python=python, restarts=0),
+            entrypoint(command, run.store, credentials.public(run.tracking_uri), python=python, restarts=0),
             job_id=job_id,
             working_folder=Path(scratch),
             metadata={},
-            environment={},
         )
     deadline = time.monotonic() + LIMIT_SECONDS
     while not server.job(job_id).ended:

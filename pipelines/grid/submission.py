@@ -67,7 +67,7 @@ class Place:
 
     @staticmethod
     def of_run(run: RunSection) -> Place:
-        address = run.store or DEFAULT_STORE
+        address = (run.store or DEFAULT_STORE).removeprefix("file://")
         root = str(Path(address).expanduser().absolute()) if "://" not in address else address
         return Place(store_address=address, tracking_uri=run.tracking_uri or default_tracking_uri(root))
 
@@ -136,16 +136,7 @@ def run_grid(
     refuse_lost_models(plan, state, store)
     started = time.monotonic()
     with StopRequests() as stop, ExitStack() as held:
-        cluster = None
-        nodes = [local_node()]
-        if address is not None:
-            cluster = begin_cluster(address)
-            held.callback(cluster.shutdown)
-            nodes = cluster.result().nodes()
-            stop.install()
-            check_place(plan.spec.run, num_nodes=len(nodes), shared_store=shared_store)
-        accelerator = check_machine(plan, nodes)
-        store = place.store(create=True) if address is None else _store_of_all(place, nodes)
+        cluster, accelerator, store = begin_work(plan, place, stop, held, address=address, shared_store=shared_store)
         with Lease.acquire(store, plan.spec.name, job_id=submission_id()) as lease:
             worked = work(
                 plan, place, store, lease, stop, cluster=cluster, accelerator=accelerator, watcher=watcher,
@@ -153,6 +144,24 @@ def run_grid(
                 describe=lambda driver: progress_text(plan, driver),
             )  # fmt: skip
             return _end(plan, store, lease, worked, stop(), time.monotonic() - started)
+
+
+def begin_work(
+    plan: GridPlan, place: Place, stop: StopRequests, held: ExitStack, *, address: str | None, shared_store: bool
+) -> tuple[StartingCluster | None, str, Store]:
+    """(cluster, accelerator, store) of a submission; ``BadInput`` for what the cluster's nodes cannot do.
+
+    The cluster is None where it is to be one of this machine, which is begun later. held: leaves it in the end.
+    """
+    cluster, nodes = None, [local_node()]
+    if address is not None:
+        cluster = begin_cluster(address)
+        held.callback(cluster.shutdown)
+        nodes = cluster.result().nodes()
+        stop.install()
+        check_place(plan.spec.run, num_nodes=len(nodes), shared_store=shared_store)
+    accelerator = check_machine(plan, nodes)
+    return cluster, accelerator, place.store(create=True) if address is None else _store_of_all(place, nodes)
 
 
 def _store_of_all(place: Place, nodes: list[Node]) -> Store:

@@ -15,10 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from gridlaw.platform.errors import BadInput
+from gridlaw.platform.ledger.tracking import redacted
+from gridlaw.platform.spec.sections import RunSection
 
 FILE = ".gridlaw-credentials.json"
 TRACKING_URI = "GRIDLAW_TRACKING_URI"
-"""The tracking server's address, where it holds a password and so may not stand on a command line."""
+STORAGE = "GRIDLAW_STORAGE"
+"""Addresses of the tracking server and of studies' databases: here where they hold a password, which may not stand on a
+command line or in a file that others can read."""
 _TRACKING = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 _TRACKING_TLS = ("MLFLOW_TRACKING_INSECURE_TLS",)
 _S3 = (
@@ -33,22 +37,26 @@ _S3 = (
 )
 
 
-def collect(
-    environment: Mapping[str, str], *, store: str, tracking_uri: str, has_password: bool, asked: Iterable[str] = ()
-) -> dict[str, str]:
+def collect(environment: Mapping[str, str], run: RunSection, *, asked: Iterable[str] = ()) -> dict[str, str]:
     """The variables that a job needs: those of the tracking server, of an s3 store, and those asked for by name.
 
-    has_password: of tracking_uri, which is then among them. ``BadInput`` for a name that is not set.
+    Addresses with a password are among them. ``BadInput`` for a name that is not set.
     """
-    names = [*_TRACKING, *_TRACKING_TLS] if tracking_uri.startswith("http") else []
-    if store.startswith("s3://"):
+    names = [*_TRACKING, *_TRACKING_TLS] if (run.tracking_uri or "").startswith("http") else []
+    if (run.store or "").startswith("s3://"):
         names += _S3
     for name in asked:
         if name not in environment:
             raise BadInput("--forward", seen=name, allowed="a variable that is set here")
         names.append(name)
     found = {name: environment[name] for name in dict.fromkeys(names) if environment.get(name)}
-    return found | ({TRACKING_URI: tracking_uri} if has_password else {})
+    addresses = {TRACKING_URI: run.tracking_uri, STORAGE: run.storage}
+    return found | {name: address for name, address in addresses.items() if address and not public(address)}
+
+
+def public(address: str | None) -> str | None:
+    """An address that holds no password, for command lines; else None."""
+    return address if address is None or redacted(address) == address else None
 
 
 def write(folder: Path, credentials: Mapping[str, str]) -> None:

@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gridlaw.pipelines.submit.credentials import STORAGE, TRACKING_URI
 from gridlaw.platform.errors import BadInput
+from gridlaw.platform.ledger.tracking import redacted
 from gridlaw.platform.spec.grid import GridSpec
+from gridlaw.platform.spec.load import parse_grid
 
 GRID_FILE = "grid.yaml"
 SHIP_LIMIT_MIB = 64
@@ -70,6 +73,23 @@ def make_package(spec: GridSpec, grid_text: str, *, limit_mib: float = SHIP_LIMI
     if GRID_FILE in files:
         raise BadInput("data", seen=GRID_FILE, allowed=f"files of other names than {GRID_FILE}")
     return Package(grid_text=grid_text, files=files, required=tuple(required))
+
+
+def without_passwords(grid_text: str, base_folder: Path) -> str:
+    """The file's text as it may be shipped; a job has addresses with a password from its credentials instead."""
+    run = parse_grid(grid_text, source="the grid file", base_folder=base_folder).run
+    for name, address in (("tracking_uri", run.tracking_uri), ("storage", run.storage)):
+        if address is None or redacted(address) == address:
+            continue
+        if address not in grid_text:
+            raise BadInput(
+                f"run.{name}",
+                seen=redacted(address),
+                allowed="an address with a password in one piece, which is then left out of what is shipped",
+                hint=f"Put it into {STORAGE if name == 'storage' else TRACKING_URI} instead",
+            )
+        grid_text = grid_text.replace(address, redacted(address))
+    return grid_text
 
 
 def _named(spec: GridSpec) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,9 @@ an empty folder of the same name, so they are refused unless the folder is said 
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from gridlaw.pipelines.submit.credentials import STORAGE
 from gridlaw.platform.errors import BadInput
 from gridlaw.platform.ledger.tracking import resolve_tracking_uri, sqlite_path
 from gridlaw.platform.spec.sections import RunSection
@@ -21,7 +23,7 @@ def check_place(run: RunSection, *, num_nodes: int, shared_store: bool = False) 
     _check_store(run.store, num_nodes=num_nodes, shared_store=shared_store)
     uri = run.tracking_uri
     if uri is None:
-        if run.store is not None and "://" not in run.store and num_nodes > 1:
+        if run.store is not None and "://" not in run.store.removeprefix("file://") and num_nodes > 1:
             raise BadInput(
                 "run.tracking_uri",
                 allowed=f"a tracking server, such as http://mlflow:5000: the cluster has {num_nodes} nodes, and an "
@@ -46,6 +48,19 @@ def check_place(run: RunSection, *, num_nodes: int, shared_store: bool = False) 
             seen=uri,
             allowed=f"a tracking server, such as http://mlflow:5000: the cluster has {num_nodes} nodes, and an sqlite "
             "file is one machine's",
+        )
+
+
+def check_storage_place(run: RunSection) -> None:
+    """``BadInput`` for a storage of studies that a job could not go on with wherever it is started again."""
+    url = run.storage
+    if url is None or urlsplit(url).scheme.partition("+")[0] in ("sqlite", "journal"):
+        raise BadInput(
+            "run.storage",
+            seen=url,
+            allowed="a database server, such as postgresql+psycopg://HOST/NAME",
+            hint="A file (sqlite, the default, or a journal) is one machine's, and a study's driver may go on on "
+            f"another. Give --storage, or {STORAGE} where it holds a password",
         )
 
 

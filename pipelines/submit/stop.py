@@ -8,9 +8,9 @@ import time
 from contextlib import suppress
 
 from gridlaw.pipelines.grid.submission import Place
-from gridlaw.pipelines.plan import GridPlan
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.jobs import STOP_WAIT_SECONDS, JobServer
+from gridlaw.platform.spec.grid import GridSpec
 from gridlaw.platform.store.lease import look
 
 _POLL_SECONDS = 0.5
@@ -32,10 +32,10 @@ def stop_job(address: str, name: str) -> str:
     raise Surroundings(f"{job.job_id} has not ended within {_PATIENCE_SECONDS:.0f} s of being asked to stop")
 
 
-def stop_here(plan: GridPlan) -> str:
-    """Stop the driver of a grid that runs on this machine, and wait until its lease is free."""
-    store = Place.of(plan).store(create=False)
-    name = plan.spec.name
+def stop_here(spec: GridSpec) -> str:
+    """Stop the driver of a grid or a study that runs on this machine, and wait until its lease is free."""
+    store = Place.of_run(spec.run).store(create=False)
+    name = spec.name
     seen = look(store, name)
     if seen is None or seen.stale or seen.owner is None:
         return f"no driver runs {name}"

@@ -16,14 +16,14 @@ from importlib import metadata
 from pathlib import Path
 
 from gridlaw.pipelines.grid.submission import Place
-from gridlaw.pipelines.plan import GridPlan
 from gridlaw.pipelines.submit import credentials
-from gridlaw.pipelines.submit.package import GRID_FILE, SHIP_LIMIT_MIB, Package, make_package
-from gridlaw.pipelines.submit.place import check_place
-from gridlaw.platform.errors import BadInput, GridlawError
+from gridlaw.pipelines.submit.package import GRID_FILE, SHIP_LIMIT_MIB, Package, make_package, without_passwords
+from gridlaw.pipelines.submit.place import check_place, check_storage_place
+from gridlaw.platform.errors import GridlawError
 from gridlaw.platform.jobs import GRID_KEY, Job, JobServer
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.tracking import redacted, sqlite_path
+from gridlaw.platform.spec.grid import GridSpec
 
 STORE_KEY, TRACKING_KEY = "gridlaw.store", "gridlaw.tracking_uri"
 WAIT_SECONDS = 120.0
@@ -39,7 +39,6 @@ class Submission:
 
     job: Job
     package: Package
-    forwarded: tuple[str, ...]
     started: bool = False
     exit_code: int | None = None
     output: str = ""
@@ -61,7 +60,7 @@ class Options:
 
 
 def submit_grid(
-    plan: GridPlan,
+    spec: GridSpec,
     grid_text: str,
     address: str,
     *,
@@ -69,23 +68,21 @@ def submit_grid(
     options: Options | None = None,
     say: Callable[[str], None],
 ) -> Submission:
-    """Submit the grid to the job server at ``address``.
+    """Submit a grid or a study to the job server at ``address``.
 
-    plan: with the store and the tracking server that the job shall use. grid_text: of its file, shipped as it is.
-    environment: where credentials are taken from. say: one sentence for people. Raises ``BadInput`` for what is
-    refused; nothing was submitted then.
+    spec: planned already, with the store, the tracking server and the storage that the job shall use. grid_text: of its
+    file, shipped without passwords. environment: where credentials are taken from. say: one sentence for people. Raises
+    ``BadInput`` for what is refused; nothing was submitted then.
     """
     options = options or Options()
-    run, name = plan.spec.run, plan.spec.name
+    run, name = spec.run, spec.name
     check_place(run, num_nodes=1)
-    package = make_package(plan.spec, grid_text, limit_mib=options.ship_limit_mib)
+    if spec.tune is not None:
+        check_storage_place(run)
+    package = make_package(spec, without_passwords(grid_text, spec.base_folder), limit_mib=options.ship_limit_mib)
     server = JobServer.connect(address)
     check_place(run, num_nodes=len(server.nodes()), shared_store=options.shared_store)
-    uri = run.tracking_uri or ""
-    has_password = redacted(uri) != uri
-    sent = credentials.collect(
-        environment, store=run.store or "", tracking_uri=uri, has_password=has_password, asked=options.forward
-    )
+    sent = credentials.collect(environment, run, asked=options.forward)
     for sentence in _told(package, sent, options, run.store or ""):
         say(sentence)
     job_id = new_job_id(name)
@@ -96,19 +93,18 @@ def submit_grid(
             credentials.write(Path(scratch), sent)
         server.submit(
             entrypoint(
-                _command(options),
+                _command(spec, options),
                 run.store,
-                None if has_password else run.tracking_uri,
+                credentials.public(run.tracking_uri),
                 python=options.python,
                 restarts=options.restarts,
             ),
             job_id=job_id,
             working_folder=Path(scratch),
-            metadata=told | ({TRACKING_KEY: redacted(uri)} if uri else {}),
-            environment={},
+            metadata=told | ({TRACKING_KEY: redacted(run.tracking_uri)} if run.tracking_uri else {}),
         )
-    submission = Submission(job=server.job(job_id), package=package, forwarded=tuple(sent))
-    return _until_started(server, plan, submission, wait_seconds=options.wait_seconds)
+    submission = Submission(job=server.job(job_id), package=package)
+    return _until_started(server, spec, submission, wait_seconds=options.wait_seconds)
 
 
 def entrypoint(
@@ -121,8 +117,11 @@ def entrypoint(
     return shlex.join(words)
 
 
-def _command(options: Options) -> list[str]:
+def _command(spec: GridSpec, options: Options) -> list[str]:
     command = ["run", GRID_FILE, "--address", "auto", "--plain"]
+    if spec.tune is not None:
+        storage = credentials.public(spec.run.storage)
+        command = ["tune", *command, *(["--storage", storage] if storage is not None else [])]
     command += ["--rerun"] if options.rerun else []
     return command + (["--shared-store"] if options.shared_store else [])
 
@@ -146,10 +145,10 @@ def new_job_id(name: str) -> str:
     return f"gridlaw-{plain}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
-def _until_started(server: JobServer, plan: GridPlan, submission: Submission, *, wait_seconds: float) -> Submission:
+def _until_started(server: JobServer, spec: GridSpec, submission: Submission, *, wait_seconds: float) -> Submission:
     """Wait until the ledger has the job's run, or the job has ended, or the time is over."""
     deadline = time.monotonic() + wait_seconds
-    look = _LedgerLook(plan, submission.job.job_id)
+    look = _LedgerLook(spec, submission.job.job_id)
     while True:
         job = server.job(submission.job.job_id)
         if job.ended:
@@ -165,9 +164,9 @@ def _until_started(server: JobServer, plan: GridPlan, submission: Submission, *,
 class _LedgerLook:
     """Whether the ledger has the run of a job; never, where this machine cannot reach the ledger."""
 
-    def __init__(self, plan: GridPlan, job_id: str) -> None:
-        self._plan, self._job_id = plan, job_id
-        self._place = Place.of(plan)
+    def __init__(self, spec: GridSpec, job_id: str) -> None:
+        self._spec, self._job_id = spec, job_id
+        self._place = Place.of_run(spec.run)
         self._unreachable = False
 
     def __call__(self) -> bool:
@@ -177,11 +176,10 @@ class _LedgerLook:
         try:
             store = self._place.store(create=False)
             ledger = Ledger.open(
-                self._place.tracking_uri, self._plan.spec.name, store.address, create=False, patience_seconds=2.0
+                self._place.tracking_uri, self._spec.name, store.address, create=False, patience_seconds=2.0
             )
-            return ledger is not None and bool(ledger.find_runs("submission", tags={"job_id": self._job_id}))
-        except BadInput:
-            raise
+            kind = "submission" if self._spec.tune is None else "study"
+            return ledger is not None and bool(ledger.find_runs(kind, tags={"job_id": self._job_id}))
         except GridlawError:
             self._unreachable = True
             return False

@@ -16,6 +16,7 @@ from gridlaw.pipelines.grid.records import Records
 from gridlaw.pipelines.grid.submission import public_config
 from gridlaw.pipelines.plan import PointPlan, TrunkPlan
 from gridlaw.pipelines.tune.plan import TrialId, TunePlan
+from gridlaw.platform.jobs import submission_id
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.records import RunRecord
 from gridlaw.platform.tuning.study import End, TrialRecord
@@ -97,15 +98,21 @@ def told_by(run: RunRecord | None) -> tuple[End, dict[str, float], str] | None:
 
 def open_study_run(ledger: Ledger, plan: TunePlan, existing: RunRecord | None) -> str:
     """The study's own run, opened again or made; returns its id."""
-    if existing is not None:
-        ledger.reopen_run(existing.run_id)
-        return existing.run_id
     declaration = plan.declaration
+    tags = {
+        "study": declaration.name,
+        "sampler": declaration.sampler.name,
+        "num_trials": plan.num_trials,
+        "job_id": submission_id() or None,
+    }
+    if existing is not None:
+        ledger.reopen_run(existing.run_id, tags=tags)
+        return existing.run_id
     return ledger.start_run(
         "study",
         name=plan.spec.name,
         fingerprint=declaration.fingerprint,
-        tags={"study": declaration.name, "sampler": declaration.sampler.name, "num_trials": plan.num_trials},
+        tags=tags,
         params={"sampler": declaration.sampler.name, "sampler_seed": declaration.sampler.seed},
         identity=declaration.identity,
         config=public_config(plan.spec),

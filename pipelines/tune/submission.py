@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gridlaw.pipelines.grid.records import Records
-from gridlaw.pipelines.grid.requests import check_machine
 from gridlaw.pipelines.grid.source import Capacity, Problem, Source
 from gridlaw.pipelines.grid.state import read_state, refuse_drift, refuse_lost_models
 from gridlaw.pipelines.grid.submission import (
@@ -21,6 +20,7 @@ from gridlaw.pipelines.grid.submission import (
     StopRequests,
     Watcher,
     Worked,
+    begin_work,
     known_runs,
     missing,
     refuse_lost_lease,
@@ -30,12 +30,14 @@ from gridlaw.pipelines.grid.submission import (
     taken_up,
     work,
 )
+from gridlaw.pipelines.submit.place import check_place, check_storage_place
 from gridlaw.pipelines.tune.plan import TunePlan
 from gridlaw.pipelines.tune.records import StudyRecords, open_study_run
 from gridlaw.pipelines.tune.results import Results, progress_text, read_results, results_of, write_results
 from gridlaw.pipelines.tune.trials import Limits, Trials
 from gridlaw.platform import identity
 from gridlaw.platform.errors import Drift, Surroundings
+from gridlaw.platform.jobs import submission_id
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.records import RunRecord, by_name
 from gridlaw.platform.ledger.sender import JournalPump, flush_all
@@ -64,8 +66,21 @@ def storage_of(plan: TunePlan) -> str:
     return resolve_storage(given) if given is not None else default_storage(Place.of(plan.base).store_address)
 
 
-def run_study(plan: TunePlan, *, rerun: bool = False, watcher: Watcher) -> StudyEnded:
-    """Do what is missing of a study. Raises GridlawError for what is refused (nothing was changed then)."""
+def run_study(
+    plan: TunePlan,
+    *,
+    rerun: bool = False,
+    watcher: Watcher,
+    address: str | None = None,
+    shared_store: bool = False,
+) -> StudyEnded:
+    """Do what is missing of a study. Raises GridlawError for what is refused (nothing was changed then).
+
+    address, shared_store: as for ``run_grid``.
+    """
+    if address is not None:
+        check_place(plan.spec.run, num_nodes=1)
+        check_storage_place(plan.spec.run)
     place, url = Place.of(plan.base), storage_of(plan)
     check_storage(url)
     store = place.store(create=False)
@@ -83,9 +98,12 @@ def run_study(plan: TunePlan, *, rerun: bool = False, watcher: Watcher) -> Study
     base = plan.base.trunks[-1].base
     start = base.point if base is not None and not over else None
     refuse_lost_models(plan.shared, state, store, also=[start.name] if start is not None else [])
-    accelerator = check_machine(plan.base)
-    store = place.store(create=True)
-    with StopRequests() as stop, Lease.acquire(store, plan.spec.name) as lease:
+    with ExitStack() as held:
+        stop = held.enter_context(StopRequests())
+        cluster, accelerator, store = begin_work(
+            plan.base, place, stop, held, address=address, shared_store=shared_store
+        )
+        lease = held.enter_context(Lease.acquire(store, plan.spec.name, job_id=submission_id()))
         study = open_study(url, plan.declaration, create=True, rerun=rerun)
         assert study is not None, "it was made"
         trials: list[Trials] = []
@@ -97,7 +115,7 @@ def run_study(plan: TunePlan, *, rerun: bool = False, watcher: Watcher) -> Study
 
         started = time.monotonic()
         worked = work(
-            plan.shared, place, store, lease, stop, accelerator=accelerator, watcher=watcher,
+            plan.shared, place, store, lease, stop, cluster=cluster, accelerator=accelerator, watcher=watcher,
             open_records=lambda opened: _records(plan, opened, store, study, rerun=rerun),
             describe=lambda driver: progress_text(plan, driver), source=source,
         )  # fmt: skip

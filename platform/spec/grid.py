@@ -50,9 +50,11 @@ class GridSpec(BlockSection):
         """Where relative paths of the file start: the folder it lies in."""
         return self._base_folder
 
-    def placed(self, *, store: str | None = None, tracking_uri: str | None = None) -> GridSpec:
-        """The same grid with another store or tracking server; None leaves the file's."""
-        given = {"store": store, "tracking_uri": tracking_uri}
+    def placed(
+        self, *, store: str | None = None, tracking_uri: str | None = None, storage: str | None = None
+    ) -> GridSpec:
+        """The same grid with another store, tracking server or storage of studies; None leaves the file's."""
+        given = {"store": store, "tracking_uri": tracking_uri, "storage": storage}
         changes = {key: value for key, value in given.items() if value is not None}
         return self.model_copy(update={"run": self.run.model_copy(update=changes)}) if changes else self
 

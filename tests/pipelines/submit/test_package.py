@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gridlaw.pipelines.submit import credentials
-from gridlaw.pipelines.submit.package import make_package
-from gridlaw.pipelines.submit.place import check_place
+from gridlaw.pipelines.submit.package import make_package, without_passwords
+from gridlaw.pipelines.submit.place import check_place, check_storage_place
 from gridlaw.pipelines.submit.submit import entrypoint, printed
 from gridlaw.platform.errors import BadInput
 from gridlaw.platform.ledger.tracking import redacted
@@ -115,18 +115,22 @@ def test_credentials_go_by_a_file_of_their_owner_only(tmp_path: Path, monkeypatc
         "MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p", "AWS_SECRET_ACCESS_KEY": "k", "HF_TOKEN": "h",
         "HOME": "/root",
     }  # fmt: skip
-    sent = credentials.collect(here, store="/s", tracking_uri="http://m", has_password=False)
+    sent = credentials.collect(here, RunSection(store="/s", tracking_uri="http://m"))
     assert set(sent) == {"MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"}
-    sent = credentials.collect(here, store="s3://a/b", tracking_uri="", has_password=False, asked=["HF_TOKEN"])
+    sent = credentials.collect(here, RunSection(store="s3://abc/b"), asked=["HF_TOKEN"])
     assert set(sent) == {"AWS_SECRET_ACCESS_KEY", "HF_TOKEN"}
     with pytest.raises(BadInput, match="NOT_SET"):
-        credentials.collect(here, store="/s", tracking_uri="", has_password=False, asked=["NOT_SET"])
-    sent = credentials.collect({}, store="/s", tracking_uri="postgresql://u:p@h/d", has_password=True)
+        credentials.collect(here, RunSection(store="/s"), asked=["NOT_SET"])
+    assert credentials.collect({}, RunSection(tracking_uri="http://m", storage="postgresql://h/d")) == {}
+    secret = "postgresql://u:p@h/d"
+    sent = credentials.collect({}, RunSection(store="/s", tracking_uri=secret, storage=secret))
+    assert sent == {"GRIDLAW_TRACKING_URI": secret, "GRIDLAW_STORAGE": secret}
     credentials.write(tmp_path, sent | {"HF_TOKEN": "sent"})
     assert (tmp_path / credentials.FILE).stat().st_mode & 0o777 == 0o600
     monkeypatch.setenv("HF_TOKEN", "the node's own")
-    monkeypatch.setenv("GRIDLAW_TRACKING_URI", "")
-    monkeypatch.delenv("GRIDLAW_TRACKING_URI")
+    for name in sent:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     credentials.load()
     import os
@@ -142,6 +146,26 @@ def test_addresses_without_their_passwords() -> None:
     )
     for plain in ("sqlite:////a/b.db", "sqlite:///b.db", "http://mlflow:5000/", "s3://bucket/a@b"):
         assert redacted(plain) == plain
+
+
+def test_a_shipped_file_tells_no_password(folder: Path) -> None:
+    addresses = '{tracking_uri: "postgresql+psycopg://u:p1@h/d", storage: "mysql://h/d?user=me&password=p2"}'
+    text = TEXT.format(tokenizer="bytes", source='"texts/*.jsonl"')
+    told = without_passwords(text + f"run: {addresses}\n", folder)
+    assert "p1" not in told and "p2" not in told
+    run = parse_grid(told, source="grid.yaml", base_folder=folder).run
+    assert (run.tracking_uri, run.storage) == ("postgresql+psycopg://***@h/d", "mysql://h/d?user=***&password=***")
+    assert without_passwords(text, folder) == text
+    with pytest.raises(BadInput, match=r"run\.storage.*GRIDLAW_STORAGE") as refused:
+        without_passwords(text + 'run: {storage: "mysql://u:sec\\x72et@h/d"}\n', folder)
+    assert "secret" not in str(refused.value)
+
+
+def test_where_a_submitted_study_may_be_kept() -> None:
+    check_storage_place(RunSection(storage="postgresql+psycopg://u:p@h/d"))
+    for run in (RunSection(), *(RunSection(storage=url) for url in ("sqlite:////d/optuna.db", "journal:////d/s.log"))):
+        with pytest.raises(BadInput, match=r"run\.storage.*postgresql.*GRIDLAW_STORAGE"):
+            check_storage_place(run)
 
 
 def test_what_a_job_starts_and_prints() -> None:

@@ -91,7 +91,7 @@ def everything_kept(client: Client, tracking: Server) -> Iterator[tuple[str, str
 
 
 def test_stop_is_orderly_and_a_second_submission_goes_on(client: Client) -> None:
-    client.write(LONGER)
+    client.write({"budgets": ["100N", "600N"]})  # a second submission takes a minute on a busy machine
     job = client.submit()
     wait_for(lambda: newest_step(client.store) > 30, "training to be under way")
     second = client.gridlaw("submit", "grid.yaml", "--store", str(client.store))
