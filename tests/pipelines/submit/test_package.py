@@ -151,6 +151,7 @@ def test_addresses_without_their_passwords() -> None:
 def test_a_shipped_file_tells_no_password(folder: Path) -> None:
     addresses = '{tracking_uri: "postgresql+psycopg://u:p1@h/d", storage: "mysql://h/d?user=me&password=p2"}'
     text = TEXT.format(tokenizer="bytes", source='"texts/*.jsonl"')
+    text += "tune: {space: {lr: {log: [1e-3, 0.1]}}, objectives: {loss: min}, trials: 2}\n"
     told = without_passwords(text + f"run: {addresses}\n", folder)
     assert "p1" not in told and "p2" not in told
     run = parse_grid(told, source="grid.yaml", base_folder=folder).run

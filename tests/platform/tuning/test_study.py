@@ -165,6 +165,7 @@ def test_more_trials_are_no_drift_and_a_grid_has_only_its_own(url: str) -> None:
 
 
 def test_a_trial_that_was_ended_elsewhere_stays_as_it_is(url: str) -> None:
+    """optuna #5470: telling a trial that has failed meanwhile is no crash."""
     study = opened(url, BASE)
     trial = study.ask()
     optuna.load_study(study_name=study.name, storage=url).tell(trial.number, state=optuna.trial.TrialState.FAIL)
@@ -173,6 +174,7 @@ def test_a_trial_that_was_ended_elsewhere_stays_as_it_is(url: str) -> None:
 
 
 def test_a_lost_trial_is_asked_again_with_its_parameters_once(url: str) -> None:
+    """optuna #4234 and #2993: nobody fails a live trial, and a trial that was lost costs no point of a grid."""
     study = opened(url, BASE)
     lost = study.ask()
     study.tell(lost.number, "fail", attributes={"ask_again": True, "reason": "worker lost"})
@@ -220,6 +222,7 @@ def test_pruners_end_what_is_behind_also_after_a_restart(name: Any, url: str) ->
 
 
 def test_pruned_trials_do_not_disturb_several_objectives(url: str) -> None:
+    """optuna #3450 and #5260."""
     study = opened(
         url,
         replace(
