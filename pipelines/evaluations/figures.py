@@ -10,10 +10,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from gridlaw.pipelines.figures.needles import needle_panel
+from gridlaw.pipelines.figures.needles import MEASURES, needle_panel
 from gridlaw.pipelines.laws.figures import as_figure
-
-MEASURES = {"rank_grid": "ranked first", "generate_grid": "generated"}
 
 
 def heat_maps(result: Mapping[str, Any], *, title: str) -> dict[str, go.Figure]:

@@ -9,6 +9,8 @@ from typing import Any
 from gridlaw.pipelines.figures.marks import Panel, layout, text
 from gridlaw.pipelines.report import words
 
+MEASURES = {"rank_grid": "ranked first", "generate_grid": "generated"}
+"""What a result of ``niah`` calls its maps, and what is right in them."""
 Ramp = Sequence[tuple[float, str]]
 RIGHT: Ramp = ((0.0, "#b2182b"), (0.5, "#fddbc7"), (1.0, "#2166ac"))
 """From all wrong to all right; told apart by people who do not see red and green."""

@@ -10,6 +10,8 @@ from dataclasses import fields, replace
 from importlib import metadata
 from typing import Any
 
+from gridlaw.pipelines.evaluations.settings import NiahSettings
+from gridlaw.pipelines.figures.needles import MEASURES
 from gridlaw.pipelines.grid.records import DETAILS, LAW
 from gridlaw.pipelines.grid.state import (
     GridState,
@@ -23,6 +25,7 @@ from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan
 from gridlaw.pipelines.report.data import (
     FailureRow,
     GridSummary,
+    HeatMap,
     LawRow,
     MetricValue,
     PointRow,
@@ -68,6 +71,7 @@ def collect(
         points=points,
         trunks=trunks,
         laws=_laws(plan, ledger, state, points),
+        heat_maps=_heat_maps(plan, ledger, state, points),
         failures=(*(_failure(run, plan) for run in failed.values()), *_blocked(plan, state, failed)),
         savings=Savings(
             tokens_trained=trained,
@@ -155,6 +159,35 @@ def _metrics(ledger: Ledger, run: RunRecord, names: Sequence[str]) -> dict[str, 
     kept = ledger.read_json(run.run_id, DETAILS) or {}
     number, told = kept.get("num_samples"), kept.get("details", {})
     return {name: metric_value(name, run.metrics, number, told.get(name)) for name in names if name in run.metrics}
+
+
+def _heat_maps(plan: GridPlan, ledger: Ledger, state: GridState, points: Sequence[PointRow]) -> tuple[HeatMap, ...]:
+    """Of each architecture's largest point that was asked for needles: maps of all points would fill the page."""
+    needles = next((each.name for each in plan.evaluations if each.name == NiahSettings.name), None)
+    largest: dict[str, PointRow] = {}
+    for point in sorted(points, key=lambda each: (each.num_params, each.tokens or 0), reverse=True):
+        if needles is not None and state.evaluations[point.name, needles].status == "done":
+            largest.setdefault(point.architecture, point)
+    found = []
+    for architecture in dict.fromkeys(point.architecture for point in points if point.architecture in largest):
+        point = largest[architecture]
+        run = state.evaluations[point.name, NiahSettings.name].run
+        details = ((ledger.read_json(run.run_id, DETAILS) if run is not None else None) or {}).get("details", {})
+        found += [
+            HeatMap(
+                point=point.name,
+                architecture=architecture,
+                measure=word,
+                lengths=tuple(details["lengths"]),
+                depths=tuple(details["depths"]),
+                shares=tuple(map(tuple, details[measure])),
+                samples_per_cell=details["samples_per_cell"],
+                chance=details["chance"] if measure == "rank_grid" else None,
+            )
+            for measure, word in MEASURES.items()
+            if measure in details
+        ]
+    return tuple(found)
 
 
 def _trunk(ledger: Ledger, state: GridState, trunk: TrunkPlan, failed: dict[str, RunRecord]) -> TrunkRow:

@@ -5,11 +5,13 @@ Plain dicts, one panel each, coloured by names (``gridlaw.pipelines.figures.mark
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gridlaw.pipelines.figures.colours import Style
 from gridlaw.pipelines.figures.drawn import DrawnLaw, DrawnPoint
 from gridlaw.pipelines.figures.marks import MIDDLE, Panel, bars, layout, line, linear_axis, log_axis, markers, text
+from gridlaw.pipelines.figures.needles import needle_panel
 from gridlaw.pipelines.laws.fit import LawFit
 from gridlaw.pipelines.report import words
 from gridlaw.pipelines.report.data import LawRow, PointRow, ReportData, finite
@@ -139,6 +141,16 @@ def _percent_interval(low: float | None, high: float | None) -> str:
     return (
         f"[{words.percent(low)}, {words.percent(high)}]" if finite(low) is not None and finite(high) is not None else ""
     )
+
+
+def heat_panels(data: ReportData) -> list[Panel]:
+    """One map per architecture and measure: needles that were right by depth and length."""
+    panels = []
+    for each in data.heat_maps:
+        panel = needle_panel(each.to_dict(), "shares", title=f"{each.point}: {each.measure}", bar="share right")
+        guess = f" Chance is {words.percent(each.chance)}." if each.chance is not None else ""
+        panels.append(replace(panel, alt=f"Needles, {panel.alt}{guess}"))
+    return panels
 
 
 def training_panels(data: ReportData, style: Style) -> list[Panel]:

@@ -183,6 +183,24 @@ class LawRow(Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeatMap(Plain):
+    """Needles of one point by where they stood. measure: what counts as right, in words.
+
+    shares: of the samples that were right, lengths × depths. chance: what guessing would give, None where that is
+    nothing.
+    """
+
+    point: str
+    architecture: str
+    measure: str
+    lengths: tuple[int, ...]
+    depths: tuple[float, ...]
+    shares: tuple[tuple[float, ...], ...]
+    samples_per_cell: int
+    chance: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class FailureRow(Plain):
     """What did not succeed. kind: point, trunk, evaluation, law, report; status: failed, diverged, blocked."""
 
@@ -239,6 +257,7 @@ class ReportData(Plain):
     points: tuple[PointRow, ...] = ()
     trunks: tuple[TrunkRow, ...] = ()
     laws: tuple[LawRow, ...] = ()
+    heat_maps: tuple[HeatMap, ...] = ()
     failures: tuple[FailureRow, ...] = ()
     savings: Savings | None = None
     wall_seconds: float | None = None

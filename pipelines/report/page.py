@@ -61,7 +61,7 @@ def _header(data: ReportData, written: Html) -> Html:
     kicker = f"Scaling-law report, {_when(data.created)}" + (f", {data.hardware}" if data.hardware else "")
     named = [("laws", "Laws")]
     named += [(f"chance-{index}", words.metric_label(name)) for index, name in enumerate(words.chance_metrics(data))]
-    named += [("compared", "Comparison")]
+    named += [("needles", "Needles by place"), ("compared", "Comparison")]
     named += [
         ("points", "Points"),
         ("failed", "Failed"),

@@ -83,7 +83,20 @@ def retrieval(data: ReportData, figures: Figures, style: Style) -> Html:
         parts += [tag("h2", words.metric_label(metric), id=f"chance-{number}"), tag("p", sentence + note)]
         parts += [scale_legend(group, style), tag("p", "Dashed line: chance. Bars: intervals.", class_="key")]
         parts.append(panels_box([figures.figure(panel, group) for panel in panels]))
-    return joined(parts, "\n")
+    return joined([*parts, *_heat_maps(data, figures)], "\n")
+
+
+def _heat_maps(data: ReportData, figures: Figures) -> list[object]:
+    panels = charts.heat_panels(data)
+    if not panels:
+        return []
+    cells = words.listing(sorted({str(each.samples_per_cell) for each in data.heat_maps}), 3)
+    note = (
+        f"Of each architecture's largest point; a cell is {cells} samples. Needles at depth 0% stand at the start of "
+        "the text, at 100% right before the question."
+    )
+    drawn = panels_box([figures.figure(panel, "") for panel in panels])
+    return [tag("h2", "Needles by depth and length", id="needles"), tag("p", note), drawn]
 
 
 def compared(data: ReportData) -> Html:

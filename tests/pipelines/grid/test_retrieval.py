@@ -61,3 +61,5 @@ def test_a_nano_model_retrieves_far_above_chance(new_workplace: Callable[[], Any
     again = json.loads(drawn.stdout)["retrieve/full/n3/12N/seed0"]["niah"]["metrics"]
     assert again["niah_rank_accuracy"] == found["niah_rank_accuracy"]
     assert len(list((place.folder / "maps").glob("niah-rank-*.png"))) == 1
+    (report,) = (place.store / "reports").glob("*.html")
+    assert "retrieve/full/n3/12N/seed0: ranked first" in report.read_text()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gridlaw.pipelines.report import words
-from gridlaw.pipelines.report.data import MetricValue
+from gridlaw.pipelines.report.data import HeatMap, MetricValue
 from gridlaw.pipelines.report.page import render
 
 pytestmark = pytest.mark.browser
@@ -117,6 +117,28 @@ def test_failed_points_and_no_laws(visit, sample_report, with_failures):
     seen = visit(replace(with_failures(sample_report), laws=(), savings=None), 360)
     healthy(seen)
     assert markers(seen) == 3 * 23  # law panels, compute, retrieval; nothing is predicted
+
+
+def test_heat_maps_of_needles_are_drawn_as_they_were_measured(visit, sample_report):
+    shares = ((0.0, 0.25), (0.5, 0.75), (1.0, 0.125))  # lengths × depths
+    ranked = HeatMap(
+        point="full/n3/20N/seed0", architecture="full", measure="ranked first", lengths=(128, 256, 512),
+        depths=(0.0, 1.0), shares=shares, samples_per_cell=8, chance=0.125,
+    )  # fmt: skip
+    maps = (ranked, replace(ranked, measure="generated", chance=None))
+    seen = visit(replace(sample_report, heat_maps=maps), 360)
+    healthy(seen)
+    assert seen.evaluate("document.querySelectorAll('.plot .heatmaplayer image').length") == 2
+    assert seen.evaluate("document.querySelector('#needles').textContent") == "Needles by depth and length"
+    drawn_z = seen.evaluate(
+        "[...document.querySelectorAll('.plot')].filter(p => p.data[0].type === 'heatmap').map(p => p.data[0].z)"
+    )
+    assert drawn_z == [[[0, 0.5, 1], [0.25, 0.75, 0.125]]] * 2  # a row per depth
+    told = seen.evaluate(
+        "[...document.querySelectorAll('.plot')].map(p => p.ariaLabel).filter(t => t.startsWith('Needles'))"
+    )
+    assert "from 0.0% to 100.0%. Chance is 12.5%." in told[0]
+    assert "Chance" not in told[1]
 
 
 def test_two_hundred_points(visit, make_report):

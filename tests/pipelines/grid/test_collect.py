@@ -1,4 +1,4 @@
-"""What keeps points from being trained, told from a ledger in status and in the report alike. Nothing is run."""
+"""What status and report read from a ledger: what keeps points from being trained, and needles. Nothing is run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from gridlaw.pipelines.grid.collect import collect
+from gridlaw.pipelines.grid.records import DETAILS
 from gridlaw.pipelines.grid.state import evaluation_name, read_state, training_blocked_by
 from gridlaw.pipelines.plan import GridPlan, make_plan
+from gridlaw.pipelines.report.data import HeatMap, ReportData
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.tracking import default_tracking_uri
 from gridlaw.platform.spec.load import grid_from_mapping
@@ -98,3 +100,65 @@ def test_failures_of_other_settings_are_not_this_files(held: Held) -> None:
     assert (failure.name, failure.reason) == (name, "worker lost")
     held.end("evaluation", name, fingerprint=own)
     assert held.report().failures == (), "a later run succeeded"
+
+
+NEEDLES = {
+    "name": "maps",
+    "architectures": ["full", "swa-16"],
+    "scales": ["n1"],
+    "budgets": ["2N", "4N"],
+    "data": {"context": 64},
+    "training": {"batch_tokens": 512},
+    "evaluate": [{"niah": {"depths": 2, "lengths": [50, 60, 64], "samples": 4}}],
+}
+
+
+def measured(folder: Path) -> ReportData:
+    """All points of full are measured; of swa-16 the needles of the larger point failed."""
+    plan = make_plan(grid_from_mapping(NEEDLES, source="test", base_folder=folder))
+    store = open_store(folder / "store", create=True)
+    ledger = Ledger.open(default_tracking_uri(str(folder / "store")), "maps", store.address, create=True)
+    (niah,) = plan.evaluations
+    for number, point in enumerate(plan.points):
+        ledger.finish_run(ledger.start_run("point", name=point.name, fingerprint=point.fingerprint))
+        run = ledger.start_run(
+            "evaluation",
+            name=evaluation_name(point.name, "niah"),
+            fingerprint=plan.evaluation_fingerprint(point, niah),
+        )
+        if point.name == "swa-16/n1/4N/seed0":
+            ledger.fail_run(run, "worker lost")
+            continue
+        share = number / 4
+        details = {
+            "lengths": [50, 60, 64],
+            "depths": [0.0, 1.0],
+            "rank_grid": [[share, 0.5], [0.25, 0.75], [1.0, 0.0]],
+            "generate_grid": [[0.0, 0.0]] * 3,
+            "samples_per_cell": 4,
+            "chance": 0.125,
+        }
+        ledger.log_json(run, DETAILS, {"metrics": {}, "details": details, "num_samples": 24})
+        ledger.finish_run(run)
+    return collect(plan, ledger, read_state(plan, ledger, store), hardware="", wall_seconds=None)
+
+
+def test_heat_maps_are_of_each_architectures_largest_measured_point(folder: Path) -> None:
+    report = measured(folder)
+    ranked, generated, *others = report.heat_maps
+    assert ranked == HeatMap(
+        point="full/n1/4N/seed0",
+        architecture="full",
+        measure="ranked first",
+        lengths=(50, 60, 64),
+        depths=(0.0, 1.0),
+        shares=((0.25, 0.5), (0.25, 0.75), (1.0, 0.0)),
+        samples_per_cell=4,
+        chance=0.125,
+    )
+    assert (generated.measure, generated.chance, generated.shares[0]) == ("generated", None, (0.0, 0.0))
+    assert [(each.point, each.shares[0][0]) for each in others] == [
+        ("swa-16/n1/2N/seed0", 0.5),
+        ("swa-16/n1/2N/seed0", 0.0),
+    ]
+    assert ReportData.from_dict(report.to_dict()).heat_maps == report.heat_maps
