@@ -33,12 +33,12 @@ def corpus() -> str:
 
 def grid(**run: Any) -> dict[str, Any]:
     return {
-        "architectures": ["full", "swa-16"],
+        "architectures": ["full"],
         "scales": [{"name": "a", "layers": 2, "d_model": 16, "ffn_dim": 32, "heads": 2, "kv_heads": 1}],
         "budgets": ["10N", "20N"],
         "data": {"context": 64, "mixture": [{"source": "corpus.jsonl"}]},
         "laws": [],
-        "run": {"checkpoint_every_steps": 5, **run},
+        "run": {"checkpoint_every_steps": 5, "max_parallel": 1, **run},
     }
 
 

@@ -21,7 +21,7 @@ GRID: dict[str, Any] = {
     "scales": [{"name": "a", "layers": 2, "d_model": 16, "ffn_dim": 32, "heads": 2, "kv_heads": 1}],
     "budgets": ["5N", "10N", "20N"],
     "laws": [],
-    "run": {"checkpoint_every_steps": EVERY},
+    "run": {"checkpoint_every_steps": EVERY, "max_parallel": 1},
 }
 
 

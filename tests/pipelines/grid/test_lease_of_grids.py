@@ -32,7 +32,7 @@ GRID: dict[str, Any] = {
     "scales": ["n1"],
     "budgets": ["20N", "40N"],
     "laws": [],
-    "run": {"checkpoint_every_steps": 20},
+    "run": {"checkpoint_every_steps": 20, "max_parallel": 1},
 }
 ELSEWHERE = ("unshare", "--uts", "sh", "-c", 'hostname node-b && exec "$@"', "sh")
 """In front of a command: another host's name, as on a second machine with the same store mounted."""

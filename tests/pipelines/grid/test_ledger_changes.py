@@ -56,11 +56,12 @@ def test_a_model_deleted_from_the_store_is_named_before_anything_starts(place: A
     aside = model.with_name("aside")
     shutil.move(model, aside)
     place.write(SMALL | {"evaluate": [{"loss": {"tokens": 8192}}]})
-    done = place.run()
+    planned, done = place.gridlaw("plan", "grid.yaml"), place.run()
     place.write(SMALL)
     shutil.move(aside, model)
-    assert done.returncode == 2
-    assert "full/a/2N/seed0" in done.stderr and "missing in the store" in done.stderr
+    assert (planned.returncode, done.returncode) == (0, 2)
+    for told in (planned.stderr, done.stderr):
+        assert "full/a/2N/seed0" in told and "missing in the store" in told
 
 
 @pytest.mark.slow
@@ -91,6 +92,6 @@ def test_an_experiment_deleted_in_the_ui_gets_one_clear_message(place: Any) -> N
     """Last in this file: the experiment is gone."""
     client = place.client()
     client.delete_experiment(client.get_experiment_by_name("small").experiment_id)
-    done = place.run()
-    assert done.returncode == 2
-    assert "deleted" in done.stderr and "Traceback" not in done.stderr
+    for done in (place.gridlaw("plan", "grid.yaml"), place.run()):
+        assert done.returncode == 2
+        assert "deleted" in done.stderr and "Traceback" not in done.stderr

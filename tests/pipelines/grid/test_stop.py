@@ -22,7 +22,7 @@ LONGER = {
     "budgets": ["10N", "20N"],
     "architectures": ["full"],
     "laws": [],
-    "run": {"checkpoint_every_steps": 20},
+    "run": {"checkpoint_every_steps": 20, "max_parallel": 1},
 }
 
 
