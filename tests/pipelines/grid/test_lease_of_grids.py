@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 GRID: dict[str, Any] = {
     "architectures": ["full"],
     "scales": ["n1"],
-    "budgets": ["20N", "40N"],
+    "budgets": ["10N", "20N"],
     "laws": [],
     "run": {"checkpoint_every_steps": 20, "max_parallel": 1},
 }
