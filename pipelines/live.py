@@ -49,7 +49,7 @@ class LiveRow:
     """One piece of work, its state one of STATES. kind: trunk, point, examples, evaluation, law, data; loss in nats per
     token; step, total_steps: optimizer steps, or examples of an evaluation.
 
-    node: where it runs, shown if there is more than one. reason: why it did not succeed.
+    node: where it runs, machine and device, shown if there is more than one. reason: why it did not succeed.
     """
 
     name: str

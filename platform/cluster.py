@@ -254,13 +254,17 @@ def check_requests(nodes: list[Node], requests: Iterable[Request]) -> None:
         asked = request.as_resources()
         if asked.get("GPU") and not any(node.num_gpus for node in nodes):
             raise BadInput("run.accelerator", seen="gpu", allowed="cpu or auto: no node has a GPU", hint=_have(nodes))
-        amounts = {name: _amount(name, amount) for name, amount in asked.items()}
         raise BadInput(
             f"the resources of {request.name}",
-            seen=", ".join(f"{name} {text}" for name, text in amounts.items()),
+            seen=amounts_text(request),
             allowed="what one node can give",
             hint=f"{_have(nodes)}. Ask for less under run:, or add a node",
         )
+
+
+def amounts_text(request: Request) -> str:
+    """``CPU 1, memory 16.0 GiB``."""
+    return ", ".join(f"{name} {_amount(name, amount)}" for name, amount in request.as_resources().items())
 
 
 def local_node() -> Node:

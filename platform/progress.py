@@ -48,6 +48,11 @@ class Progress:
         return (self.until_step - self.step) * (self.tokens / self.step) / self.tokens_per_second
 
 
+def device_name(accelerator: str) -> str:
+    """The GPUs that Ray has given to this process's task, ``GPU 0``; "" for a task on cores."""
+    return f"GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '?')}" if accelerator == "gpu" else ""
+
+
 class ProgressWriter:
     """Writes a run's progress into its folder, at most once per ``interval_seconds``. Never raises.
 

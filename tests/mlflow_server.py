@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,9 +18,23 @@ from pathlib import Path
 class Server:
     """A real ``mlflow server`` on loopback that can be stopped and started again on the same database and port."""
 
-    def __init__(self, folder: Path, *, password: str | None = None) -> None:
-        """password: of the user ``admin``; with it the server asks for a name and a password (basic authentication)."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        password: str | None = None,
+        database: str | None = None,
+        artifacts: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """password: of the user ``admin``; with it the server asks for a name and a password (basic authentication).
+
+        database, artifacts: addresses of its own, sqlite and a folder by default. environment: more of it.
+        """
         self.folder, self.password = folder, password
+        self.database = database or f"sqlite:///{folder}/mlflow.db"
+        self.artifacts = artifacts or str(folder / "artifacts")
+        self._environment = dict(environment or {})
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -28,11 +43,11 @@ class Server:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"]
-        command += ["--artifacts-destination", str(self.folder / "artifacts")]
+        command += ["--workers", "1", "--artifacts-destination", self.artifacts]
         if self.password is not None:
             command += ["--app-name", "basic-auth"]
-        environment = os.environ | self._authentication()
+        environment = os.environ | self._environment | self._authentication()
+        environment["MLFLOW_BACKEND_STORE_URI"] = self.database  # it may hold a password
         environment |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         with open(self.folder / "server.log", "ab") as output:
             self._process = subprocess.Popen(

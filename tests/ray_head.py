@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -32,14 +33,19 @@ _PATIENT = {
 }
 
 
+_TRIES, _NODE_SECONDS = 4, 120
+
+
 class RayHead:
     """``ray start --head --block`` on loopback, on free ports and in a folder of its own.
 
     token: what clients have to present; None for a cluster without authentication. stop: ends it by its pid.
     """
 
-    def __init__(self, *, token: str | None = None, num_cpus: int = 2) -> None:
-        self.token, self.num_cpus = token, num_cpus
+    def __init__(self, *, token: str | None = None, num_cpus: int = 2, num_gpus: int = 0) -> None:
+        """num_gpus: that it declares; none has to be there."""
+        self.token, self.num_cpus, self.num_gpus = token, num_cpus, num_gpus
+        self.nodes: list[RayNode] = []
         # Paths of unix sockets have at most 107 characters: pytest's folders are too deep for Ray's.
         self.folder = Path(tempfile.mkdtemp(prefix="gr-"))
         names = ("gcs", "dashboard", "agent", "agent-grpc", "metrics", "runtime-env", "client", "manager", "objects")
@@ -58,6 +64,15 @@ class RayHead:
         return known | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
 
     def start(self, more: Mapping[str, str] | None = None) -> None:
+        self._more = dict(more or {})
+        for _ in range(_TRIES):
+            self._start()
+            if self._is_up():
+                return
+            self._end()
+        raise AssertionError(f"no Ray head after {_TRIES} tries: {self.log()}")
+
+    def _start(self) -> None:
         ports = {
             "port": "gcs",
             "dashboard-port": "dashboard",
@@ -83,17 +98,70 @@ class RayHead:
             "--dashboard-host=127.0.0.1",
             f"--temp-dir={self.folder}",
         ]
-        command += [f"--temp-dir={self.folder}", f"--num-cpus={self.num_cpus}", "--disable-usage-stats"]
+        command += [
+            f"--temp-dir={self.folder}",
+            f"--num-cpus={self.num_cpus}",
+            f"--num-gpus={self.num_gpus}",
+            "--disable-usage-stats",
+        ]
         command += ["--object-store-memory=80000000"]
         command += [f"--{option}={self.ports[name]}" for option, name in ports.items()]
         with open(self.folder / "head.log", "ab") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=self.environment() | dict(more or {}), start_new_session=True
+                command, stdout=log, stderr=log, env=self.environment() | self._more, start_new_session=True
             )
-        self._wait_until_up()
 
-    def _wait_until_up(self, limit_seconds: float = 400) -> None:
-        """The job server answers, and its agent is there to run a job."""
+    def add_node(self, *, num_cpus: int) -> RayNode:
+        """Another node, as its own processes on this machine; returns when the head knows it."""
+        names = (
+            "node-manager-port", "object-manager-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port",
+            "metrics-export-port", "runtime-env-agent-port",
+        )  # fmt: skip
+        command = [
+            sys.executable,
+            __file__,
+            "start",
+            "--block",
+            f"--address={self.gcs_address}",
+            "--disable-usage-stats",
+        ]
+        command += ["--node-ip-address=127.0.0.1", f"--num-cpus={num_cpus}", "--num-gpus=0"]
+        command += ["--object-store-memory=80000000"]
+        command += [f"--{name}={port}" for name, port in zip(names, free_ports(len(names)), strict=True)]
+        before = self._num_alive()
+        log = self.folder / f"node{len(self.nodes)}.log"
+        for _ in range(_TRIES):
+            with open(log, "ab") as output:
+                process = subprocess.Popen(
+                    command, stdout=output, stderr=output, env=self.environment() | self._more, start_new_session=True
+                )
+            node, deadline = RayNode(process), time.monotonic() + _NODE_SECONDS
+            while process.poll() is None and time.monotonic() < deadline:
+                if self._num_alive() > before:
+                    self.nodes.append(node)
+                    return node
+                time.sleep(0.5)
+            node.kill()
+        raise AssertionError(f"no Ray node after {_TRIES} tries: {log.read_text()}")
+
+    def ask(self, path: str) -> Any:
+        """What the dashboard answers those who have the token."""
+        request = urllib.request.Request(f"{self.address}{path}")
+        if self.token is not None:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def _num_alive(self) -> int:
+        found = self.ask("/api/v0/nodes")["data"]["result"]["result"]
+        return sum(node["state"] == "ALIVE" for node in found)
+
+    def _is_up(self, limit_seconds: float = 400) -> bool:
+        """The job server answers, and its agent is there to run a job; False if the raylet gave up on its agent.
+
+        It does so after 15 s, a constant in Ray's code that is too short for a busy machine.
+        """
+        gave_up = self.folder / "session_latest" / "logs" / "raylet.out"
         deadline = time.monotonic() + limit_seconds
         while time.monotonic() < deadline:
             assert self._process is not None and self._process.poll() is None, self.log()
@@ -104,14 +172,23 @@ class RayHead:
                 with urllib.request.urlopen(request, timeout=5) as answer:
                     assert answer.status == 200
                     if "Ray runtime started" in self.log():
-                        return
-            time.sleep(0.1)
+                        return True
+            with suppress(OSError):
+                if "Timed out waiting for file" in gave_up.read_text(errors="replace"):
+                    return False
+            time.sleep(0.2)
         raise AssertionError(f"no Ray head after {limit_seconds} s: {self.log()}")
 
     def log(self) -> str:
         return (self.folder / "head.log").read_text()
 
     def stop(self) -> None:
+        for node in self.nodes:
+            node.kill()
+        self._end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self) -> None:
         import psutil
 
         if self._process is None:
@@ -127,7 +204,44 @@ class RayHead:
                 process.kill()
         self._process.wait()
         self._process = None
-        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "session_latest").unlink(missing_ok=True)
+
+
+class RayNode:
+    """``ray start --address`` of a head, with its raylet and workers."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def tasks(self) -> list[str]:
+        """Names of the tasks that run there now, as its workers show them."""
+        import psutil
+
+        found = []
+        for process in self._processes():
+            with suppress(psutil.Error):
+                words = " ".join(process.cmdline())
+                if words.startswith("ray::") and not words.startswith("ray::IDLE"):
+                    found.append(words.removeprefix("ray::").strip())
+        return found
+
+    def kill(self) -> None:
+        """As if its power had failed: every process at once, without a word."""
+        import psutil
+
+        for process in self._processes():
+            with suppress(psutil.Error):
+                process.kill()
+        self._process.wait()
+
+    def _processes(self) -> list[Any]:
+        import psutil
+
+        try:
+            own = psutil.Process(self._process.pid)
+            return [own, *own.children(recursive=True)]
+        except psutil.Error:
+            return []
 
 
 def new_token() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -105,3 +106,12 @@ def check_nothing_lost_nothing_twice(place: Any, undisturbed: dict[str, float]) 
         for metric in run.data.metrics:
             steps = [each.step for each in client.get_metric_history(run.info.run_id, metric)]
             assert steps and max(Counter(steps).values()) == 1, f"{metric} of {run.data.tags['gridlaw.name']}"
+
+
+def install_mixer(source: Path, folder: Path, entry_point: str) -> None:
+    """What ``pip install`` of a package with a mixer leaves: a module and its entry point, NAME = MODULE:CLASS."""
+    info = folder / f"{source.stem}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {source.stem}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[gridlaw.mixers]\n{entry_point}\n")
+    shutil.copy(source, folder)

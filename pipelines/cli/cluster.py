@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--restarts", default=0, show_default=True, type=click.IntRange(0), help="After a death by signal.")
 @click.option("--rerun", is_flag=True, help="As for gridlaw run: train drifted points again.")
 @click.option("--shared-store", is_flag=True, help="The store's folder is a mount that every node has.")
+@click.option("--autoscaling", is_flag=True, help="The cluster adds nodes for trials that fit none yet; grids only.")
 @click.option("--forward", multiple=True, metavar="NAME", help="Send a variable of this environment along.")
 @click.option("--ship-limit", default=64.0, show_default=True, type=click.FloatRange(0), help="MiB of files to ship.")
 @click.option("--python", default="python", show_default=True, help="The cluster's interpreter that has gridlaw.")

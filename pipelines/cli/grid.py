@@ -54,6 +54,7 @@ def absent_text(plan: GridPlan) -> str:
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live table.")
 @click.option("--address", default=None, help="HOST:PORT of a Ray cluster, auto inside a Ray Job; else one of its own.")
 @click.option("--shared-store", is_flag=True, help="With --address: the store's folder is a mount of every node.")
+@click.option("--autoscaling", is_flag=True, help="With --address: the cluster adds nodes for what fits none yet.")
 @place_options
 def run(
     grid: str,
@@ -61,6 +62,7 @@ def run(
     plain: bool,
     address: str | None,
     shared_store: bool,
+    autoscaling: bool,
     store: str | None,
     tracking_uri: str | None,
 ) -> None:
@@ -72,7 +74,9 @@ def run(
         click.echo(f"warning: {warning}", err=True)
     with Screen(plan.spec.name, plain=plain) as screen:
         watcher = Watcher(tick=screen.tick, say=screen.say)
-        ended = run_grid(plan, rerun=rerun, watcher=watcher, address=address, shared_store=shared_store)
+        ended = run_grid(
+            plan, rerun=rerun, watcher=watcher, address=address, shared_store=shared_store, autoscaling=autoscaling
+        )
     _print_end(f"{grid}{place_words()}", ended)
     raise SystemExit(ended.exit_code)
 

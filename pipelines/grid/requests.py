@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from gridlaw.pipelines.plan import GridPlan
-from gridlaw.platform.cluster import Node, Request, check_requests, local_node
+from gridlaw.platform.cluster import Node, Request, amounts_text, check_requests, local_node
 from gridlaw.platform.errors import BadInput
 
 
-def check_machine(plan: GridPlan, nodes: list[Node] | None = None) -> str:
-    """The accelerator that training will use; ``BadInput`` for what no node (nothing: this machine) can ever run."""
+def check_machine(plan: GridPlan, nodes: list[Node] | None = None, *, autoscaling: bool = False) -> str:
+    """The accelerator that training will use; ``BadInput`` for what no node (nothing: this machine) can ever run.
+
+    autoscaling: nodes of other kinds may come, so what fits none of these is no mistake (``waiting``).
+    """
     nodes = [local_node()] if nodes is None else nodes
     run = plan.spec.run
     has_gpus = any(node.num_gpus for node in nodes)
@@ -18,8 +21,18 @@ def check_machine(plan: GridPlan, nodes: list[Node] | None = None) -> str:
             raise _several_devices(f"run.devices.{scale}", run.devices_for(scale), "at most 1")
     if run.strategy is not None:
         raise _several_devices("run.strategy", run.strategy, "nothing")
-    check_requests(nodes, requests_of(plan, accelerator))
+    if not autoscaling:
+        check_requests(nodes, requests_of(plan, accelerator))
     return accelerator
+
+
+def waiting(plan: GridPlan, accelerator: str, nodes: list[Node]) -> list[str]:
+    """What has to wait until the cluster adds a node that it fits, as sentences."""
+    return [
+        f"{request.name} waits for a node with {amounts_text(request)}, which the cluster has to add"
+        for request in requests_of(plan, accelerator)
+        if not any(node.fits(request) for node in nodes)
+    ]
 
 
 def requests_of(plan: GridPlan, accelerator: str) -> list[Request]:

@@ -6,6 +6,7 @@ neither Ray nor torch is started and no lease is taken. The lease is taken befor
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from gridlaw.pipelines.grid.laws import LawBook
 from gridlaw.pipelines.grid.notices import notices
 from gridlaw.pipelines.grid.places import Places
 from gridlaw.pipelines.grid.records import Records
-from gridlaw.pipelines.grid.requests import check_machine, requests_of
+from gridlaw.pipelines.grid.requests import check_machine, requests_of, waiting
 from gridlaw.pipelines.grid.source import Capacity, Problem, Source
 from gridlaw.pipelines.grid.state import (
     GridState,
@@ -108,10 +109,12 @@ def run_grid(
     watcher: Watcher,
     address: str | None = None,
     shared_store: bool = False,
+    autoscaling: bool = False,
 ) -> Ended:
     """Do what is missing of ``plan``. Raises GridlawError for what is refused (nothing was changed then).
 
     address: of a Ray cluster (``start_cluster``); None for one of its own. shared_store: see ``check_place``.
+    autoscaling: the cluster adds nodes for tasks that wait, so what fits no node yet waits for one.
     """
     if address is not None:
         check_place(plan.spec.run, num_nodes=1)
@@ -136,18 +139,29 @@ def run_grid(
     refuse_lost_models(plan, state, store)
     started = time.monotonic()
     with StopRequests() as stop, ExitStack() as held:
-        cluster, accelerator, store = begin_work(plan, place, stop, held, address=address, shared_store=shared_store)
+        cluster, accelerator, store = begin_work(
+            plan, place, stop, held, address=address, shared_store=shared_store, autoscaling=autoscaling,
+            say=watcher.say,
+        )  # fmt: skip
         with Lease.acquire(store, plan.spec.name, job_id=submission_id()) as lease:
             worked = work(
                 plan, place, store, lease, stop, cluster=cluster, accelerator=accelerator, watcher=watcher,
                 open_records=lambda ledger: _records(plan, ledger, store, rerun=rerun),
-                describe=lambda driver: progress_text(plan, driver),
+                describe=lambda driver: progress_text(plan, driver), autoscaling=autoscaling,
             )  # fmt: skip
             return _end(plan, store, lease, worked, stop(), time.monotonic() - started)
 
 
 def begin_work(
-    plan: GridPlan, place: Place, stop: StopRequests, held: ExitStack, *, address: str | None, shared_store: bool
+    plan: GridPlan,
+    place: Place,
+    stop: StopRequests,
+    held: ExitStack,
+    *,
+    address: str | None,
+    shared_store: bool,
+    autoscaling: bool = False,
+    say: Callable[[str], None],
 ) -> tuple[StartingCluster | None, str, Store]:
     """(cluster, accelerator, store) of a submission; ``BadInput`` for what the cluster's nodes cannot do.
 
@@ -160,7 +174,9 @@ def begin_work(
         nodes = cluster.result().nodes()
         stop.install()
         check_place(plan.spec.run, num_nodes=len(nodes), shared_store=shared_store)
-    accelerator = check_machine(plan, nodes)
+    accelerator = check_machine(plan, nodes, autoscaling=autoscaling)
+    for sentence in waiting(plan, accelerator, nodes):
+        say(sentence)
     return cluster, accelerator, place.store(create=True) if address is None else _store_of_all(place, nodes)
 
 
@@ -253,6 +269,7 @@ def work(
     describe: Callable[[Driver], str],
     source: Callable[[Records, Capacity], Source] | None = None,
     cluster: StartingCluster | None = None,
+    autoscaling: bool = False,
 ) -> Worked:
     """Start Ray and drive ``plan`` under the lease until nothing is left or it has to stop.
 
@@ -273,10 +290,17 @@ def work(
         try:
             ray = cluster.result()
             stop.install()
-            ray.check(requests_of(plan, accelerator))  # an embedded Ray has less memory to give than the machine has
-            capacity = _capacity(plan, ray, accelerator)
+            if not autoscaling:
+                ray.check(
+                    requests_of(plan, accelerator)
+                )  # an embedded Ray has less memory to give than the machine has
+
+            def capacity_now() -> Capacity:
+                return _capacity(plan, ray, accelerator, autoscaling=autoscaling)
+
+            capacity = capacity_now()
             driver = _driver(
-                plan, records, store, tasks, capacity, lease, stop, watcher,
+                plan, records, store, tasks, capacity, lease, stop, watcher, capacity_now=capacity_now,
                 source=source(records, capacity) if source is not None else None, describe=describe,
             )  # fmt: skip
             reason = driver.run()
@@ -329,8 +353,10 @@ def taken_up(state: GridState) -> list[str]:
     return [*known_runs(state), *evaluations, *(run.run_id for run in state.laws.values())]
 
 
-def _capacity(plan: GridPlan, cluster: Cluster, accelerator: str) -> Capacity:
+def _capacity(plan: GridPlan, cluster: Cluster, accelerator: str, *, autoscaling: bool) -> Capacity:
     unit = "GPU" if accelerator == "gpu" else "CPU"
+    if autoscaling:  # a cluster adds nodes for tasks that Ray has, not for those that we keep back
+        return Capacity(num_devices=math.inf, unit=unit, max_parallel=plan.spec.run.max_parallel)
     devices = sum(node.num_gpus if unit == "GPU" else node.num_cpus for node in cluster.nodes())
     return Capacity(num_devices=devices, unit=unit, max_parallel=plan.spec.run.max_parallel)
 
@@ -347,6 +373,7 @@ def _driver(
     *,
     source: Source | None,
     describe: Callable[[Driver], str],
+    capacity_now: Callable[[], Capacity],
 ) -> Driver:
     from gridlaw.pipelines.grid.executor import RayExecutor
 
@@ -364,16 +391,20 @@ def _driver(
         capacity=capacity,
         should_stop=should_stop,
         lost=lease.lost.is_set,
-        tick=_with_description(records, describe, watcher.tick),
+        tick=_with_news(records, describe, watcher.tick, capacity_now),
         say=watcher.say,
         source=source,
     )
 
 
-def _with_description(
-    records: Records, describe: Callable[[Driver], str], tick: Callable[[Driver], None]
+def _with_news(
+    records: Records,
+    describe: Callable[[Driver], str],
+    tick: Callable[[Driver], None],
+    capacity_now: Callable[[], Capacity],
 ) -> Callable[[Driver], None]:
-    """Keep the ledger current for people: the parent run's description, and where each run is."""
+    """Keep the ledger current for people: the parent run's description, and where each run is; and the driver about
+    nodes that came or went."""
     last, places = 0.0, Places()
 
     def each(driver: Driver) -> None:
@@ -382,6 +413,7 @@ def _with_description(
         places.tick(driver)
         if time.monotonic() - last >= DESCRIBE_EVERY_SECONDS:
             last = time.monotonic()
+            driver.capacity = capacity_now()
             records.ledger.describe(records.parent_id, describe(driver))
 
     return each

@@ -49,7 +49,7 @@ class Watch:
             tokens_per_second=progress.tokens_per_second or None,
             loss=progress.loss,
             seconds_left=progress.seconds_left,
-            node=progress.host,
+            node=f"{progress.host} {progress.device}".strip(),
             reason=row.reason,
         )
 

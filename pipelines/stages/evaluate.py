@@ -9,7 +9,7 @@ from typing import Any
 from gridlaw.pipelines.evaluations.examples import Inputs, Progress
 from gridlaw.pipelines.evaluations.run import evaluate as run_evaluation
 from gridlaw.pipelines.evaluations.run import make_examples
-from gridlaw.platform.progress import ProgressWriter
+from gridlaw.platform.progress import ProgressWriter, device_name
 
 
 def evaluate(task: dict[str, Any]) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _begin(task: dict[str, Any]) -> Progress:
     torch.set_num_threads(task.get("num_threads", 1))
     work = Path(task["work"])
     work.mkdir(exist_ok=True)  # no further up: a store that vanished is not made again
-    writer = ProgressWriter(work, stage=task["name"])
+    writer = ProgressWriter(work, stage=task["name"], device=device_name(task.get("accelerator", "")))
 
     def progress(done: int, total: int) -> None:
         writer.update(step=done, until_step=total)

@@ -19,7 +19,7 @@ from gridlaw.modules.training.fit import fit
 from gridlaw.modules.training.job import FitJob
 from gridlaw.platform.ledger.journal import Journal
 from gridlaw.platform.ledger.records import TRAIN_LOSS
-from gridlaw.platform.progress import ProgressWriter
+from gridlaw.platform.progress import ProgressWriter, device_name
 from gridlaw.platform.store.base import STOP_FILE
 
 
@@ -73,7 +73,7 @@ def _train(task: dict[str, Any], *, stage: str) -> dict[str, Any]:
     folder = Path(job.folder)
     folder.mkdir(exist_ok=True)  # no further up: a store that vanished is not made again
     own_stop = folder / STOP_FILE  # asks this task alone, as ``job.stop_file`` asks all
-    writer = ProgressWriter(folder, stage=stage)
+    writer = ProgressWriter(folder, stage=stage, device=device_name(job.accelerator))
 
     def progress(step: int, tokens: int, loss: float, tokens_per_second: float) -> None:
         writer.update(

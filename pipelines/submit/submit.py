@@ -19,7 +19,7 @@ from gridlaw.pipelines.grid.submission import Place
 from gridlaw.pipelines.submit import credentials
 from gridlaw.pipelines.submit.package import GRID_FILE, SHIP_LIMIT_MIB, Package, make_package, without_passwords
 from gridlaw.pipelines.submit.place import check_place, check_storage_place
-from gridlaw.platform.errors import GridlawError
+from gridlaw.platform.errors import BadInput, GridlawError
 from gridlaw.platform.jobs import GRID_KEY, Job, JobServer
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.tracking import redacted, sqlite_path
@@ -47,7 +47,8 @@ class Submission:
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """restarts: after a death by signal. forward: names of further variables to send along. python: the cluster's
-    interpreter that has gridlaw. rerun, shared_store: as for ``run_grid``. wait_seconds: for the driver's start.
+    interpreter that has gridlaw. rerun, shared_store, autoscaling: as for ``run_grid``. wait_seconds: for the driver's
+    start.
     """
 
     restarts: int = 0
@@ -56,6 +57,7 @@ class Options:
     python: str = "python"
     rerun: bool = False
     shared_store: bool = False
+    autoscaling: bool = False
     wait_seconds: float = WAIT_SECONDS
 
 
@@ -79,6 +81,8 @@ def submit_grid(
     check_place(run, num_nodes=1)
     if spec.tune is not None:
         check_storage_place(run)
+        if options.autoscaling:
+            raise BadInput("--autoscaling", seen=name, allowed="a grid: a study runs on the nodes that are there")
     package = make_package(spec, without_passwords(grid_text, spec.base_folder), limit_mib=options.ship_limit_mib)
     server = JobServer.connect(address)
     check_place(run, num_nodes=len(server.nodes()), shared_store=options.shared_store)
@@ -123,6 +127,7 @@ def _command(spec: GridSpec, options: Options) -> list[str]:
         storage = credentials.public(spec.run.storage)
         command = ["tune", *command, *(["--storage", storage] if storage is not None else [])]
     command += ["--rerun"] if options.rerun else []
+    command += ["--autoscaling"] if options.autoscaling else []
     return command + (["--shared-store"] if options.shared_store else [])
 
 

@@ -101,7 +101,7 @@ def run_study(
     with ExitStack() as held:
         stop = held.enter_context(StopRequests())
         cluster, accelerator, store = begin_work(
-            plan.base, place, stop, held, address=address, shared_store=shared_store
+            plan.base, place, stop, held, address=address, shared_store=shared_store, say=watcher.say
         )
         lease = held.enter_context(Lease.acquire(store, plan.spec.name, job_id=submission_id()))
         study = open_study(url, plan.declaration, create=True, rerun=rerun)

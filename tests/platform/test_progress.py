@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gridlaw.platform.progress import FILE, ProgressReader, ProgressWriter
+from gridlaw.platform.progress import FILE, ProgressReader, ProgressWriter, device_name
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -62,3 +62,9 @@ def test_a_folder_that_is_gone_stops_nobody(tmp_path: Path) -> None:
 def test_time_left_is_unknown_before_the_first_step(tmp_path: Path) -> None:
     ProgressWriter(tmp_path, interval_seconds=0).update(step=0, until_step=9)
     assert ProgressReader().read(tmp_path).seconds_left is None
+
+
+def test_the_device_is_what_ray_gave_to_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert device_name("gpu") == "GPU 3"
+    assert device_name("cpu") == ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -13,6 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from running import install_mixer
 
 Result = subprocess.CompletedProcess[str]
 
@@ -64,13 +65,8 @@ class Workplace:
         return {**os.environ, **own, **self.more_environment}
 
     def install_faulty_mixer(self) -> None:
-        """What ``pip install`` of a package with a mixer leaves behind: a module and its entry point."""
         self.plugins = self.folder / "plugins"
-        info = self.plugins / "faulty-1.0.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text("[gridlaw.mixers]\nfaulty = faulty_mixers:FaultySpec\n")
-        shutil.copy(Path(__file__).with_name("faulty_mixers.py"), self.plugins)
+        install_mixer(Path(__file__).with_name("faulty_mixers.py"), self.plugins, "faulty = faulty_mixers:FaultySpec")
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """``gridlaw run`` in the background; the caller ends it."""

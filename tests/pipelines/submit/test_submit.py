@@ -6,13 +6,12 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from mlflow_server import Server
 from running import newest_step, wait_for
-from submitting import LONGER, Client, drivers
+from submitting import LONGER, Client, drivers, found_in, found_in_command_lines
 
 # A Ray head with dashboard and job server: minutes on a busy machine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -55,21 +54,6 @@ def test_a_job_outlives_client_and_driver_and_tells_no_secrets(client: Client, t
     assert "2 points already done" in again.stderr
     for place_searched, text in everything_kept(client, tracking):
         assert found_in(text, secrets, place_searched) == []
-
-
-def found_in(text: str, secrets: dict[str, str], where: str) -> list[str]:
-    return [f"the {name} in {where}" for name, secret in secrets.items() if secret in text]
-
-
-def found_in_command_lines(secrets: dict[str, str]) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            text = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        found += found_in(text, secrets, text[:200])
-    return found
 
 
 def everything_kept(client: Client, tracking: Server) -> Iterator[tuple[str, str]]:
