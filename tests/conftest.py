@@ -12,6 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from postgres import Postgres
+    from s3_server import S3Server
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not Path(
@@ -59,3 +60,24 @@ def postgres() -> Iterator[Postgres]:
         yield server
     finally:
         server.remove()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """One S3-compatible server for all tests that ask; take a bucket each (``s3_server.new_bucket()``)."""
+    from s3_server import S3Server
+
+    server = S3Server()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The server, with this process's and its children's environment leading to it."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3_server

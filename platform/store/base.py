@@ -9,6 +9,7 @@ Not here: what is inside a checkpoint (``modules/training``), and which runs exi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
@@ -21,8 +22,14 @@ class Store(Protocol):
     def address(self) -> str:
         """Where the store is, as people write it and as the experiment's tag records it."""
 
+    def path(self, name: str) -> Path | None:
+        """Where an object or folder lies as plain files; None where a store has no plain files."""
+
+    def url(self, name: str) -> str:
+        """An object's full address, for people."""
+
     def check_writable(self) -> None:
-        """Write, read back and remove a probe; ``Surroundings`` if that fails."""
+        """Write, read back and remove a probe; an error that tells what to do if that fails."""
 
     def write_bytes(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Replace the object as a whole: a reader or a crash sees the old content or the new one."""
@@ -48,17 +55,29 @@ class Store(Protocol):
     def list(self, prefix: str = "") -> list[str]:
         """Names of all objects under a folder, sorted; temporary files are left out."""
 
+    def versions(self, prefix: str = "") -> dict[str, tuple[int, str]]:
+        """What ``list`` gives, with each object's size in bytes and a text that changes with its content."""
+
     def delete(self, name: str) -> None:
         """Remove an object or a folder with what is in it; nothing happens if there is none."""
+
+    def delete_objects(self, names: Iterable[str]) -> None:
+        """Remove objects by their full names, many at once; those that are gone are passed over."""
 
     def checksum(self, name: str) -> str:
         """SHA-256 of the object, in hex."""
 
+    def fault(self, name: str, *, num_bytes: int, sha256: str) -> str | None:
+        """Why an object is not what was written, None if it is, as far as can be told without moving it."""
+
+    def upload(self, path: Path, name: str) -> None:
+        """Make a local file an object, whole or not at all."""
+
+    def download(self, name: str, path: Path) -> None:
+        """Make an object a local file, whole or not at all; folders are made. ``FileNotFoundError`` if it is none."""
+
     def free_bytes(self) -> int | None:
         """Space left, or None where the store knows no limit."""
-
-    def folder(self, name: str) -> Path:
-        """A local folder, made if missing, in which code that needs plain files may write."""
 
 
 STOP_FILE = "stop"

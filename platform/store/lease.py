@@ -1,13 +1,14 @@
 """One driver per experiment: a lease object in the store, made atomically and renewed by a heartbeat.
 
-Concurrency. The object is made with ``Store.create``, of whose callers one wins. It names its owner (host, machine,
-pid, start of the process, job id) and a random token; its content never changes, and a heartbeat only renews its age,
-so that a full disk does not cost the lease. A second driver is refused while the owner lives. The lease is stale when
-it was not renewed for ``stale_after_seconds``, or at once when the owner's process is gone from this machine. Stale
-leases are replaced with ``Store.replace_if`` against the content seen, so of several drivers that find it stale one
-wins, and an owner that comes back (a laptop that slept) finds another token: it has lost, and says so through ``lost``
-and ``on_lost``. An owner that cannot renew for ``stale_after_seconds`` counts itself as lost before others may take
-over.
+Concurrency. The object is made with ``Store.create``, of whose callers one wins (a folder: a link; S3: If-None-
+Match). It names its owner (host, machine, pid, start of the process, job id) and a random token; its content never
+changes, and a heartbeat only renews its age, so that a full disk does not cost the lease. A second driver is refused
+while the owner lives. The lease is stale when it was not renewed for ``stale_after_seconds``, or at once when the
+owner's process is gone from this machine. Stale leases are replaced with ``Store.replace_if`` against the content
+seen (S3: If-Match), so of several drivers that find it stale one wins, and an owner that comes back (a laptop that
+slept) finds another token: it has lost, and says so through ``lost`` and ``on_lost``. An owner that cannot renew for
+``stale_after_seconds`` counts itself as lost when others may take over, also where the heartbeat itself hangs in a
+store that does not answer (``held``).
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class Lease:
         self._on_lost, self._clock = on_lost, clock
         self._heartbeat_seconds, self._stale_after_seconds = heartbeat_seconds, stale_after_seconds
         self._renewed = clock()
-        self._stopping = threading.Event()
+        self._stopping, self._losing = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._beat, name="gridlaw-lease", daemon=True)
 
     @staticmethod
@@ -157,8 +158,8 @@ class Lease:
     ) -> Lease:
         """Take the lease or raise ``InUse`` naming the driver that holds it.
 
-        on_lost: called once with the reason, from the heartbeat's thread. owner: another identity than this process's,
-        for tests.
+        on_lost: called once with the reason, from the heartbeat's thread or the driver's. owner: another identity than
+        this process's, for tests.
         """
         owner = owner or Owner.this_process(experiment, job_id=job_id)
         name, content = lease_name(experiment), owner.encode()
@@ -187,8 +188,14 @@ class Lease:
 
     def check(self) -> None:
         """Raise ``Surroundings`` once the lease is lost; cheap, for the driver's loop."""
-        if self.lost.is_set():
+        if not self.held():
             raise Surroundings(f"experiment {self.owner.experiment!r}: {self.lost_reason}. Work was stopped")
+
+    def held(self) -> bool:
+        """Whether the lease is ours as far as is known here and now; asks the clock, not the store."""
+        if not self.lost.is_set() and self._clock() - self._renewed >= self._stale_after_seconds:
+            self._lose(self._unrenewed())
+        return not self.lost.is_set()
 
     def renew(self) -> bool:
         """One heartbeat: True while the lease is ours."""
@@ -202,11 +209,8 @@ class Lease:
         except (Surroundings, OSError) as error:
             if self._clock() - self._renewed < self._stale_after_seconds:
                 return True
-            reason = f"the lease could not be renewed for {self._stale_after_seconds:.0f} s ({error})"
-        self.lost_reason = reason
-        self.lost.set()
-        if self._on_lost is not None:
-            self._on_lost(reason)
+            reason = f"{self._unrenewed()} ({error})"
+        self._lose(reason)
         return False
 
     def release(self) -> None:
@@ -232,6 +236,19 @@ class Lease:
         while not self._stopping.wait(self._heartbeat_seconds):
             if not self.renew():
                 return
+
+    def _lose(self, reason: str) -> None:
+        """Once, whoever notices first: the heartbeat or the driver's loop."""
+        with self._losing:
+            if self.lost.is_set():
+                return
+            self.lost_reason = reason
+            self.lost.set()
+        if self._on_lost is not None:
+            self._on_lost(reason)
+
+    def _unrenewed(self) -> str:
+        return f"the lease could not be renewed for {self._stale_after_seconds:.0f} s"
 
     def _taken_by(self) -> str:
         state = look(self._store, self.owner.experiment)

@@ -19,11 +19,11 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gridlaw.platform.errors import BadInput, Surroundings
+from gridlaw.platform.errors import Surroundings
 
 TEMPORARY_PREFIX = ".part-"
 MARKER = ".gridlaw-store"
@@ -32,19 +32,6 @@ empty folder behind, and work must not start anew in it."""
 _LOCK_SUFFIX = ".lock"
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
-
-
-def open_store(address: str | Path, *, create: bool) -> LocalStore:
-    """The store at an address: a folder, absolute or relative to the working directory, or ``file://`` and a folder.
-
-    create: make the folder if it is missing; without it a missing folder gives a store in which nothing exists.
-    """
-    text = str(address)
-    if text.startswith("file://"):
-        text = text.removeprefix("file://")
-    if "://" in text:
-        raise BadInput("run.store", seen=text, allowed="a folder", hint="this version keeps stores in folders only")
-    return LocalStore(text, create=create)
 
 
 class LocalStore:
@@ -75,6 +62,9 @@ class LocalStore:
         inside = bool(name) and not name.startswith("/") and ".." not in name.split("/")
         assert inside, f"not a name inside the store: {name!r}"
         return self.root / name
+
+    def url(self, name: str) -> str:
+        return str(self.path(name))
 
     def check_writable(self) -> None:
         probe = f"{TEMPORARY_PREFIX}probe-{os.getpid()}-{secrets.token_hex(4)}"
@@ -164,6 +154,14 @@ class LocalStore:
                     names.append((Path(folder) / file).relative_to(self.root).as_posix())
         return sorted(names)
 
+    def versions(self, prefix: str = "") -> dict[str, tuple[int, str]]:
+        found = {}
+        for name in self.list(prefix):
+            with suppress(FileNotFoundError):  # removed meanwhile
+                status = self.path(name).stat()
+                found[name] = (status.st_size, f"{status.st_mtime_ns}-{status.st_ino}")
+        return found
+
     def delete(self, name: str) -> None:
         path = self.path(name)
         with self._explained("delete", path), suppress(FileNotFoundError):
@@ -172,10 +170,42 @@ class LocalStore:
             else:
                 path.unlink()
 
+    def delete_objects(self, names: Iterable[str]) -> None:
+        for name in names:
+            path = self.path(name)
+            with self._explained("delete", path), suppress(FileNotFoundError):
+                path.unlink()
+
     def checksum(self, name: str) -> str:
         path = self.path(name)
         with self._explained("read", path), path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def fault(self, name: str, *, num_bytes: int, sha256: str) -> str | None:
+        path = self.path(name)
+        if not path.is_file():
+            return "it is missing"
+        size = path.stat().st_size
+        if size != num_bytes:
+            return f"it has {size} bytes instead of {num_bytes}"
+        return None if self.checksum(name) == sha256 else "its content does not match its checksum"
+
+    def upload(self, path: Path, name: str) -> None:
+        target = self.path(name)
+        with self._explained("write", target):
+            self._require_root()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary = target.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}-{target.name}"[:250]
+            try:
+                shutil.copyfile(path, temporary)
+                os.replace(temporary, target)
+            finally:
+                _remove_quietly(temporary)
+
+    def download(self, name: str, path: Path) -> None:
+        with self._explained("read", self.path(name)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.path(name), path)
 
     def free_bytes(self) -> int | None:
         with self._explained("look at", self.root):

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,42 +15,38 @@ import pytest
 
 from disks import fill
 from gridlaw.platform.errors import InUse, Surroundings
+from gridlaw.platform.store.base import Store
 from gridlaw.platform.store.lease import Lease, Owner, lease_name, look
 from gridlaw.platform.store.local import LocalStore
 
 Start = Callable[..., "subprocess.Popen[str]"]
+Age = Callable[[Store, str, float], None]
 
 HOLDER = """if True:
     import sys
     from dataclasses import replace
     from gridlaw.platform.store.lease import Lease, Owner
-    from gridlaw.platform.store.local import LocalStore
+    from gridlaw.platform.store.open import attach_store
     owner = Owner.this_process("grid", job_id="job-7")
     if sys.argv[2]:
         owner = replace(owner, host=sys.argv[2], machine=sys.argv[2])
     times = dict(heartbeat_seconds=0.1, stale_after_seconds=float(sys.argv[3]))
-    lease = Lease.acquire(LocalStore(sys.argv[1]), "grid", owner=owner, **times)
+    lease = Lease.acquire(attach_store(sys.argv[1]), "grid", owner=owner, **times)
     print("held", flush=True)
     lease.lost.wait(60)
     print(lease.lost_reason, flush=True)
 """
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(tmp_path / "store")
-
-
-def age(store: LocalStore, seconds: float) -> None:
-    os.utime(store.path(lease_name("grid")), (time.time() - seconds,) * 2)
+LEASE = lease_name("grid")
 
 
 def elsewhere(host: str = "node-b") -> Owner:
     return replace(Owner.this_process("grid"), host=host, machine=f"{host} boot", pid=4242)
 
 
-def test_the_second_driver_is_told_where_the_first_runs(store: LocalStore, start: Start) -> None:
-    holder = start(HOLDER, store.root, "", 60)
+def test_the_second_driver_is_told_where_the_first_runs(store: Store, start: Start) -> None:
+    holder = start(HOLDER, store.address, "", 60)
     assert holder.stdout.readline() == "held\n"
     with pytest.raises(InUse) as refused:
         Lease.acquire(store, "grid")
@@ -60,8 +57,8 @@ def test_the_second_driver_is_told_where_the_first_runs(store: LocalStore, start
         assert not other.lost.is_set()
 
 
-def test_a_killed_driver_is_followed_at_once(store: LocalStore, start: Start) -> None:
-    holder = start(HOLDER, store.root, "", 60)
+def test_a_killed_driver_is_followed_at_once(store: Store, start: Start) -> None:
+    holder = start(HOLDER, store.address, "", 60)
     assert holder.stdout.readline() == "held\n"
     holder.send_signal(signal.SIGKILL)  # not waited for: a zombie still has its pid
     deadline = time.monotonic() + 10
@@ -77,25 +74,25 @@ def test_a_killed_driver_is_followed_at_once(store: LocalStore, start: Start) ->
     assert look(store, "grid") is None
 
 
-def test_a_pid_used_again_is_no_owner(store: LocalStore) -> None:
+def test_a_pid_used_again_is_no_owner(store: Store) -> None:
     earlier = replace(Owner.this_process("grid"), process_start="1")
-    assert store.create(lease_name("grid"), earlier.encode())
+    assert store.create(LEASE, earlier.encode())
     with Lease.acquire(store, "grid") as lease:
         assert look(store, "grid").owner == lease.owner
 
 
-def test_a_driver_on_another_host_is_waited_for(store: LocalStore) -> None:
-    assert store.create(lease_name("grid"), elsewhere().encode())
-    age(store, 55)
+def test_a_driver_on_another_host_is_waited_for(store: Store, age: Age) -> None:
+    assert store.create(LEASE, elsewhere().encode())
+    age(store, LEASE, 55)
     with pytest.raises(InUse, match="pid 4242 on node-b"):
         Lease.acquire(store, "grid")
-    age(store, 61)
+    age(store, LEASE, 61)
     with Lease.acquire(store, "grid") as lease:
         assert look(store, "grid").owner == lease.owner
 
 
-def test_a_driver_that_slept_finds_that_it_lost(store: LocalStore, start: Start) -> None:
-    holder = start(HOLDER, store.root, "node-b", 1)
+def test_a_driver_that_slept_finds_that_it_lost(store: Store, start: Start) -> None:
+    holder = start(HOLDER, store.address, "node-b", 1)
     assert holder.stdout.readline() == "held\n"
     with pytest.raises(InUse):
         Lease.acquire(store, "grid", stale_after_seconds=1)
@@ -107,13 +104,14 @@ def test_a_driver_that_slept_finds_that_it_lost(store: LocalStore, start: Start)
         assert lease.renew(), "the loser's end must not take the winner's lease"
 
 
-def test_a_stale_lease_has_one_heir(store: LocalStore, start: Start) -> None:
+def test_a_stale_lease_has_one_heir(store: Store, start: Start, age: Age) -> None:
     source = """if True:
         import sys
         from gridlaw.platform.errors import InUse
         from gridlaw.platform.store.lease import Lease
-        from gridlaw.platform.store.local import LocalStore
-        store = LocalStore(sys.argv[1])
+        from gridlaw.platform.store.open import attach_store
+        store = attach_store(sys.argv[1])
+        store.exists("x")
         print("ready", flush=True)
         sys.stdin.readline()
         try:
@@ -123,9 +121,9 @@ def test_a_stale_lease_has_one_heir(store: LocalStore, start: Start) -> None:
             print("refused", flush=True)
         sys.stdin.readline()
     """
-    store.create(lease_name("grid"), elsewhere().encode())
-    age(store, 100)
-    heirs = [start(source, store.root) for _ in range(5)]
+    store.create(LEASE, elsewhere().encode())
+    age(store, LEASE, 100)
+    heirs = [start(source, store.address) for _ in range(5)]
     for heir in heirs:
         assert heir.stdout.readline() == "ready\n"
     for heir in heirs:
@@ -134,10 +132,10 @@ def test_a_stale_lease_has_one_heir(store: LocalStore, start: Start) -> None:
     assert sorted(heir.stdout.readline() for heir in heirs) == ["refused\n"] * 4 + ["won\n"]
 
 
-def test_a_lease_taken_away_is_lost_once(store: LocalStore) -> None:
+def test_a_lease_taken_away_is_lost_once(store: Store) -> None:
     reasons: list[str] = []
     lease = Lease.acquire(store, "grid", heartbeat_seconds=0.05, on_lost=reasons.append)
-    store.write_bytes(lease_name("grid"), elsewhere().encode())
+    store.write_bytes(LEASE, elsewhere().encode())
     assert lease.lost.wait(10)
     with pytest.raises(Surroundings, match="taken over by pid 4242 on node-b"):
         lease.check()
@@ -146,43 +144,63 @@ def test_a_lease_taken_away_is_lost_once(store: LocalStore) -> None:
     assert look(store, "grid").owner.host == "node-b", "release leaves another driver's lease alone"
 
 
-def test_a_lease_removed_is_lost(store: LocalStore) -> None:
+def test_a_lease_removed_is_lost(store: Store) -> None:
     lease = Lease.acquire(store, "grid", heartbeat_seconds=1000)
     lease.check()
-    store.delete(lease_name("grid"))
+    store.delete(LEASE)
     assert not lease.renew()
     assert "removed" in lease.lost_reason
 
 
-def test_an_owner_that_cannot_renew_gives_up_when_others_may_follow(store: LocalStore) -> None:
+def test_an_owner_that_cannot_renew_gives_up_when_others_may_follow(
+    store: Store, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [0.0]
     lease = Lease.acquire(store, "grid", heartbeat_seconds=1000, clock=lambda: now[0])
-    shutil.rmtree(store.root)
-    now[0] = 59.0
-    assert lease.renew()
-    lease.check()
-    now[0] = 61.0
-    assert not lease.renew()
-    with pytest.raises(Surroundings, match=r"could not be renewed for 60 s.*is gone"):
+    if isinstance(store, LocalStore):
+        shutil.rmtree(store.address)
+        away, why = nullcontext(), "is gone"
+    else:
+        monkeypatch.setattr("gridlaw.platform.store.s3._LEASE_PATIENCE_SECONDS", 0.1)
+        away, why = request.getfixturevalue("s3").busy(), "overloaded"
+    with away:
+        now[0] = 59.0
+        assert lease.renew()
         lease.check()
+        now[0] = 61.0
+        assert not lease.renew()
+        with pytest.raises(Surroundings, match=f"could not be renewed for 60 s.*{why}"):
+            lease.check()
 
 
-def test_a_full_disk_does_not_cost_the_lease(small_disk: Path) -> None:
+def test_a_heartbeat_that_hangs_keeps_no_lease(store: Store) -> None:
+    now, reasons = [0.0], list[str]()
+    lease = Lease.acquire(store, "grid", heartbeat_seconds=1000, clock=lambda: now[0], on_lost=reasons.append)
+    now[0] = 59.0
+    assert lease.held()
+    now[0] = 60.0
+    assert not lease.held()
+    assert not lease.renew()
+    assert reasons == ["the lease could not be renewed for 60 s"]
+    lease.release()
+
+
+def test_a_full_disk_does_not_cost_the_lease(small_disk: Path, age: Age) -> None:
     store = LocalStore(small_disk / "store")
     lease = Lease.acquire(store, "grid", heartbeat_seconds=1000)
     store.write_bytes("filler", b"x" * 1_000_000)
     with pytest.raises(Surroundings, match="full"):
         store.write_bytes("more", b"x" * 2_000_000)
     fill(small_disk / "rest")
-    age(store, 50)
+    age(store, LEASE, 50)
     assert lease.renew()
     assert look(store, "grid").age_seconds < 10
     lease.release()
 
 
-def test_an_unreadable_lease_is_respected_until_it_is_old(store: LocalStore) -> None:
-    store.write_bytes(lease_name("grid"), b'{"version": 9}')
+def test_an_unreadable_lease_is_respected_until_it_is_old(store: Store, age: Age) -> None:
+    store.write_bytes(LEASE, b'{"version": 9}')
     with pytest.raises(InUse, match="cannot read"):
         Lease.acquire(store, "grid")
-    age(store, 61)
+    age(store, LEASE, 61)
     Lease.acquire(store, "grid").release()
