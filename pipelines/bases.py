@@ -8,6 +8,7 @@ shapes (``MixerSpec.weight_shapes``), else in the worker that loads them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,8 +111,10 @@ class Bases:
         )
 
     def _other_experiment(self, point: PointId, source: Source) -> Base:
-        from gridlaw.pipelines.grid.state import MODEL_FOLDER, attempt_folder  # they know plans
-        from gridlaw.platform.store.local import open_store
+        from gridlaw.pipelines.grid.attempts import MODEL_FOLDER  # they know plans
+        from gridlaw.platform.store.base import attempt_name
+        from gridlaw.platform.store.cache import local_folder
+        from gridlaw.platform.store.open import open_store
 
         assert source.experiment is not None and source.point is not None, "a point of another experiment"
         other = self._experiment(point, source.experiment)
@@ -124,7 +127,9 @@ class Bases:
         label = f"{source.experiment}:{finished[0].name}"
         folder = None
         if other.store_address is not None:
-            folder = attempt_folder(open_store(other.store_address, create=False), finished[0].run_id) / MODEL_FOLDER
+            with suppress(FileNotFoundError):
+                store = open_store(other.store_address, create=False)
+                folder = local_folder(store, f"{attempt_name(finished[0].run_id)}/{MODEL_FOLDER}")
         if folder is None or not (folder / WEIGHTS).is_file():
             raise BadInput(
                 _field(point),

@@ -20,6 +20,8 @@ from typing import Any, BinaryIO
 
 SUFFIX = ".ckpt"
 SIDECAR = ".json"
+MICRO_BATCH_FILE = "micro_batch.json"
+"""Beside the checkpoints: the micro-batch that fitted into memory."""
 _NAME = re.compile(r"step-(\d{9})\.ckpt")
 _TEMPORARY = ".tmp-"
 
@@ -144,6 +146,13 @@ def checkpoints(folder: Path) -> list[tuple[int, Path]]:
         return []
     found = [(step, path) for path in folder.iterdir() if (step := step_of(path)) is not None]
     return sorted(found)
+
+
+def complete_steps(names: Iterable[str]) -> list[int]:
+    """Steps, rising, of the checkpoints that are there with their sidecars, by the names of a folder's files."""
+    there = set(names)
+    steps = (step_of(Path(name)) for name in there if name + SIDECAR in there)
+    return sorted(step for step in steps if step is not None)
 
 
 def newest_valid(folder: Path, *, until_step: int | None = None) -> tuple[Path | None, list[str]]:

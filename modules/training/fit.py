@@ -34,6 +34,7 @@ from gridlaw.modules.data.prepare import PreparedData, open_prepared
 from gridlaw.modules.errors import BadSetting
 from gridlaw.modules.training import build, checkpoint_files
 from gridlaw.modules.training.callbacks import Checkpointer, StopOnRequest
+from gridlaw.modules.training.checkpoint_files import MICRO_BATCH_FILE
 from gridlaw.modules.training.checkpoint_io import WholeFileIO
 from gridlaw.modules.training.errors import Diverged, Stopped
 from gridlaw.modules.training.job import FitJob, FitResult, digest
@@ -46,8 +47,6 @@ from gridlaw.modules.training.telemetry import Progress, StepCounter, Telemetry,
 __all__ = ["Diverged", "FitJob", "FitResult", "Stopped", "fit"]
 
 log = logging.getLogger(__name__)
-
-MICRO_BATCH_FILE = "micro_batch.json"
 
 
 def fit(

@@ -18,6 +18,8 @@ from gridlaw.platform.errors import BadInput
 
 if TYPE_CHECKING:
     from gridlaw.pipelines.evaluations.examples import Inputs
+    from gridlaw.pipelines.evaluations.sources import ExamplesPlan
+    from gridlaw.pipelines.grid.tasks import EvaluatorFolders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,10 +180,14 @@ class _Grid:
 
     def target(self, name: str) -> Target:
         """A finished point."""
-        from gridlaw.pipelines.grid.tasks import data_address, model_address
+        from gridlaw.pipelines.grid.attempts import MODEL_FOLDER
+        from gridlaw.platform.store.base import attempt_name, data_name
+        from gridlaw.platform.store.cache import local_folder
 
-        data = self._data_folder or Path(data_address(self.store, self.plan.trunk_of(self.done[name]).data.folder))
-        model = Path(model_address(self.store, self._run_ids[name]))
+        data = self._data_folder
+        if data is None:
+            data = local_folder(self.store, data_name(self.plan.trunk_of(self.done[name]).data.folder))
+        model = local_folder(self.store, f"{attempt_name(self._run_ids[name])}/{MODEL_FOLDER}")
         return Target(name=name, model=model, data=data, inputs=lambda evaluation: self._inputs(name, evaluation))
 
     def _inputs(self, name: str, evaluation: Evaluation) -> Inputs:
@@ -196,7 +202,23 @@ class _Grid:
         # Data of another folder are another text: its examples are not the grid's.
         shared = self._data_folder is None
         examples = self.plan.examples(self.plan.trunk_of(self.done[name]), evaluation) if shared else None
-        return evaluation_inputs(self.store, evaluation, examples, folders)
+        if self.store.path("") is not None:
+            return evaluation_inputs(self.store, evaluation, examples, folders)
+        return self._fetched(evaluation, examples, folders)
+
+    def _fetched(
+        self, evaluation: Evaluation, examples: ExamplesPlan | None, folders: EvaluatorFolders | None
+    ) -> Inputs:
+        """Inputs of a store without plain files; examples that no run has made yet are this command's own."""
+        from gridlaw.pipelines.evaluations.examples import FILE, Inputs
+        from gridlaw.pipelines.grid.tasks import evaluation_inputs
+        from gridlaw.pipelines.stages.remote import Places
+        from gridlaw.platform.store.base import examples_name
+        from gridlaw.platform.store.cache import Cache
+
+        made = examples is not None and self.store.exists(f"{examples_name(examples.fingerprint)}/{FILE}")
+        inputs = evaluation_inputs(self.store, evaluation, examples if made else None, folders)
+        return Inputs(**Places(self.store, Cache(self.store)).here(inputs.to_dict()))
 
     def require(self, name: str, field: str) -> None:
         """BadInput unless there are finished points and, if a name is given, it is one of theirs."""

@@ -186,7 +186,7 @@ def status(grid: str, as_json: bool, address: str | None, store: str | None, tra
 @place_options
 def report(grid: str, store: str | None, tracking_uri: str | None) -> None:
     """Make the report page of GRID again from the ledger, and its tables as Markdown and CSV."""
-    from gridlaw.pipelines.grid.submission import Place, table_paths, write_report
+    from gridlaw.pipelines.grid.submission import Place, table_names, write_report
 
     planned = load_plan(grid, store=store, tracking_uri=tracking_uri)
     place = Place.of(planned)
@@ -199,6 +199,6 @@ def report(grid: str, store: str | None, tracking_uri: str | None) -> None:
             allowed="a grid with an experiment in the ledger",
             hint=f"Run it first: gridlaw run {grid}",
         )
-    path, _ = write_report(planned, ledger, opened)
-    click.echo(f"report: {path}")
-    click.echo(f"tables: {', '.join(map(str, table_paths(path)))}")
+    page, _ = write_report(planned, ledger, opened)
+    click.echo(f"report: {opened.url(page)}")
+    click.echo(f"tables: {', '.join(map(opened.url, table_names(page)))}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from gridlaw.platform.errors import GridlawError
 from gridlaw.platform.ledger.version import code_version
-from gridlaw.platform.store.local import open_store
+from gridlaw.platform.store.open import open_store
 
 PACKAGES = ("gridlaw", "torch", "lightning", "ray", "mlflow")
 VERSION = metadata.version("gridlaw")

@@ -39,6 +39,8 @@ WAIT_SECONDS = 0.5
 STOP_SECONDS = 8.0
 """How long running tasks may take to save after being asked to stop."""
 _ON_DEVICES = ("segment", "decay", "evaluate", "examples")
+REMOTE_STOP_SECONDS = 60.0
+"""The same where what is saved has to go over the network."""
 LEDGER_RETRY_SECONDS = 3.0
 LEDGER_PATIENCE_SECONDS = 120.0
 """How long the driver waits for a ledger that is away, once nothing runs any more."""
@@ -466,10 +468,11 @@ class Driver:
             return
         self.say(f"{reason}: saving what runs")
         try:
-            self.store.write_bytes(_inside(self.store, self.tasks.stop_file), b"stop\n", durable=False)
+            self.store.write_bytes(self.tasks.stop, b"stop\n", durable=False)
         except Surroundings:
             self.executor.kill_all()  # they could not save either
-        deadline = time.monotonic() + STOP_SECONDS
+        local = self.store.path(self.tasks.stop) is not None
+        deadline = time.monotonic() + (STOP_SECONDS if local else REMOTE_STOP_SECONDS)
         while self.executor.num_running() and time.monotonic() < deadline:
             self._ends += self.executor.wait(0.2)
         self.executor.kill_all()
@@ -485,7 +488,3 @@ class Driver:
 
 def _label(node: Node) -> str:
     return " ".join(map(str, node.key))
-
-
-def _inside(store: Store, path: str) -> str:
-    return path.removeprefix(store.address).lstrip("/")

@@ -18,6 +18,7 @@ from gridlaw.pipelines.submit import credentials
 from gridlaw.platform.cluster import Request
 from gridlaw.platform.errors import Surroundings
 from gridlaw.platform.store.local import gone_message, is_gone
+from gridlaw.platform.store.open import attach_store, is_remote
 
 # Stage functions by name; imported in the worker, so that the driver stays free of torch.
 STAGES: Mapping[str, str] = {
@@ -29,6 +30,7 @@ STAGES: Mapping[str, str] = {
     "evaluate": "gridlaw.pipelines.stages.evaluate:evaluate",
     "refit": "gridlaw.pipelines.stages.refit:refit",
 }
+WITHOUT_FILES = ("refit",)
 
 
 def run_stage(stage: str, task: dict[str, Any], store: str) -> dict[str, Any]:
@@ -40,8 +42,14 @@ def run_stage(stage: str, task: dict[str, Any], store: str) -> dict[str, Any]:
     try:
         credentials.load()  # of a Ray Job, whose folder is a worker's working directory
         _require(store)
-        module, function = STAGES[stage].split(":")
-        result = getattr(importlib.import_module(module), function)(task)
+        module, name = STAGES[stage].split(":")
+        function = getattr(importlib.import_module(module), name)
+        if stage in WITHOUT_FILES or not is_remote(store):
+            result = function(task)
+        else:
+            from gridlaw.pipelines.stages.remote import run_remotely
+
+            result = run_remotely(stage, function, task, attach_store(store))
         _require(store)
     except BaseException as error:  # a record for the driver; nothing is swallowed, the driver tells it
         failure = failure_of(error, store=store)

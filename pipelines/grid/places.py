@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gridlaw.pipelines.grid.state import attempt_folder
 from gridlaw.platform.progress import ProgressReader
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Places:
             run_id = driver.records.run_ids.get(driver.run_name(node))
             if attempt in self._told or run_id is None:
                 continue
-            progress = self._reader.read(attempt_folder(driver.store, run_id))
+            progress = self._reader.read(driver.records.attempts / run_id)
             written = progress.seconds if progress is not None else 0.0
             since, before = self._since.setdefault(attempt, (time.monotonic(), written))
             if progress is None or written == before or time.monotonic() - since < TELL_AFTER_SECONDS:

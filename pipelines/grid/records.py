@@ -12,7 +12,9 @@ from typing import Any
 from gridlaw.modules.models.weights import Transfer, grouped
 from gridlaw.pipelines.evaluations.registry import Evaluation
 from gridlaw.pipelines.evaluations.sources import ExamplesPlan
-from gridlaw.pipelines.grid.state import MODEL_FOLDER, PYTHON, GridState, evaluation_name, law_name
+from gridlaw.pipelines.grid.attempts import MODEL_FOLDER
+from gridlaw.pipelines.grid.news import News
+from gridlaw.pipelines.grid.state import PYTHON, GridState, evaluation_name, law_name
 from gridlaw.pipelines.plan import GridPlan, LawPlan, PointPlan, TrunkPlan
 from gridlaw.platform import identity
 from gridlaw.platform.errors import Surroundings
@@ -38,7 +40,7 @@ class Records:
     parent_id: str
     pump: JournalPump
     """Sends what workers append to their journals."""
-    attempts: Path
+    news: News
     run_ids: dict[str, str] = field(default_factory=dict)
     opened: set[str] = field(default_factory=set)
     """Names of runs that are RUNNING because of this submission."""
@@ -48,6 +50,16 @@ class Records:
 
     def __post_init__(self) -> None:
         self._learn_ids(self.state)
+
+    @property
+    def attempts(self) -> Path:
+        """Where this process reads runs' journals and progress."""
+        return self.news.attempts
+
+    def close(self) -> None:
+        """Stop sending; what is left waits for the next submission."""
+        self.pump.close()
+        self.news.close()
 
     def learn(self, state: GridState) -> None:
         """Take in what ledger and store hold of points that were added to the plan."""
@@ -90,7 +102,7 @@ class Records:
         metrics = {"train_seconds": result["seconds"]} | self.state.metrics(point.name)
         self._flush(point.name)
         self.ledger.finish_run(run_id, metrics=metrics, step=result["steps"], tags=tags)
-        self.opened.discard(point.name)
+        self._closed(point.name)
 
     def training_tags(self, run_id: str, result: dict[str, Any]) -> dict[str, Any]:
         """What a run says of its training, which is over."""
@@ -117,7 +129,7 @@ class Records:
         if last:
             self._flush(trunk.name)
             self.ledger.finish_run(run_id, tags=tags)
-            self.opened.discard(trunk.name)
+            self._closed(trunk.name)
         else:
             self.ledger.log_results(run_id, tags=tags)
 
@@ -156,7 +168,7 @@ class Records:
         )
         tags = {"num_samples": result["num_samples"], "seconds": result["seconds"], "outcome": outcome}
         self.ledger.finish_run(run_id, metrics=result["metrics"], step=point.total_steps, tags=tags)
-        self.opened.discard(name)
+        self._closed(name)
 
     def open_examples(self, examples: ExamplesPlan) -> str:
         tags = {"evaluation": examples.evaluation.name, "description": examples.label}
@@ -169,7 +181,7 @@ class Records:
             self.ledger.log_text(run_id, name, text)
         tags = {"examples": result["examples"], "seconds": result["seconds"], "folder": result["folder"]}
         self.ledger.finish_run(run_id, tags=tags)
-        self.opened.discard(examples.name)
+        self._closed(examples.name)
 
     def refitted(
         self, law: LawPlan, architecture: str, fingerprint: str, values: dict[str, Any], result: dict[str, Any]
@@ -199,7 +211,7 @@ class Records:
         for name in sorted(self.opened):
             if name.startswith("law/"):
                 self.ledger.finish_run(self.run_ids[name])
-                self.opened.discard(name)
+                self._closed(name)
 
     def fail(self, name: str, reason: str, *, diverged: bool, error: str, tries: int) -> None:
         """tries: of this submission; the run counts those of all."""
@@ -208,14 +220,14 @@ class Records:
             run_id = self.run_ids[name]
             attempts = int(self.ledger.read_run(run_id).number("attempts") or 1) + tries - 1
             self.ledger.fail_run(run_id, reason, diverged=diverged, error=error, tags={"attempts": attempts})
-            self.opened.discard(name)
+            self._closed(name)
 
     def stop_all(self, reason: str) -> None:
         """Runs that were under way when the submission had to stop."""
         for name in sorted(self.opened):
             self._flush(name)
             self.ledger.stop_run(self.run_ids[name], reason)
-            self.opened.discard(name)
+            self._closed(name)
 
     def hurry(self) -> None:
         """From now on wait hardly at all for a ledger that is away: the next submission marks what this one cannot."""
@@ -239,9 +251,16 @@ class Records:
                 kind, name=name, fingerprint=fingerprint, parent_id=self.parent_id, **more
             )
         self.opened.add(name)
+        if self.news.progress is not None and kind != "law":
+            self.news.progress.watch(self.run_ids[name])
         if kind in ("trunk", "point", "trial"):
             self.pump.watch(self.run_ids[name], self.attempts / self.run_ids[name] / JOURNAL_FILE)
         return self.run_ids[name]
+
+    def _closed(self, name: str) -> None:
+        self.opened.discard(name)
+        if self.news.progress is not None:
+            self.news.progress.forget(self.run_ids[name])
 
     def _flush(self, name: str) -> None:
         """Before a run ends, the rest of its journal is sent; an outage leaves it for the next run of the grid."""

@@ -11,23 +11,20 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
-from gridlaw.modules.models.weights import WEIGHTS
-from gridlaw.modules.training import checkpoint_files
 from gridlaw.pipelines.evaluations.examples import FILE as EXAMPLES_FILE
 from gridlaw.pipelines.evaluations.registry import Evaluation
 from gridlaw.pipelines.evaluations.sources import ExamplesPlan
+from gridlaw.pipelines.grid.attempts import has_model, stored_steps
 from gridlaw.pipelines.plan import GridPlan, LawPlan, PointPlan, TrunkPlan
 from gridlaw.platform import identity
 from gridlaw.platform.errors import BadInput, Drift
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.records import RunRecord, by_name
-from gridlaw.platform.store.base import Store, attempt_name, examples_name
+from gridlaw.platform.store.base import Store, examples_name
 
 Status = Literal["done", "continue", "new", "drift"]
-MODEL_FOLDER = "model"
 PYTHON = platform.python_version()
 _SOURCE_HASH = re.compile(r"trunk\.data\.(?:mixture\[(\d+)\]|heldout)\.source\.sha256")
 
@@ -130,9 +127,10 @@ def standings(
     plan: GridPlan, runs: Mapping[str, Mapping[str, list[RunRecord]]], ledger: Ledger | None, store: Store
 ) -> GridState:
     """What these runs (by kind and name, newest first) and the store hold of a plan."""
+    steps = stored_steps(store, _resumable(plan, runs))
     return GridState(
-        trunks={trunk.name: _trunk(trunk, runs["trunk"].get(trunk.name, []), store) for trunk in plan.trunks},
-        points={point.name: _point(point, runs["point"].get(point.name, []), ledger, store) for point in plan.points},
+        trunks={trunk.name: _trunk(trunk, runs["trunk"].get(trunk.name, []), steps) for trunk in plan.trunks},
+        points={point.name: _point(point, runs["point"].get(point.name, []), ledger, steps) for point in plan.points},
         evaluations={
             (point.name, evaluation.name): _evaluation(plan, point, evaluation, runs["evaluation"])
             for point in plan.points
@@ -215,7 +213,7 @@ def refuse_lost_models(plan: GridPlan, state: GridState, store: Store, *, also: 
         idle = all(each.status == "done" for each in asked) and point.name not in needed
         if state.points[point.name].status != "done" or run is None or idle:
             continue
-        if not (attempt_folder(store, run.run_id) / MODEL_FOLDER / WEIGHTS).is_file():
+        if not has_model(store, run.run_id):
             lost.append(point.name)
     if lost:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
@@ -279,16 +277,28 @@ def _with_fingerprint(runs: Iterable[RunRecord], fingerprint: str) -> list[RunRe
     return [run for run in runs if run.fingerprint == fingerprint]
 
 
-def _trunk(trunk: TrunkPlan, runs: list[RunRecord], store: Store) -> Standing:
+def _resumable(plan: GridPlan, runs: Mapping[str, Mapping[str, list[RunRecord]]]) -> list[str]:
+    """Ids of the runs whose checkpoints say where they stand: trunks, and points that are not finished."""
+    found = []
+    for trunk in plan.trunks:
+        found += [run.run_id for run in _with_fingerprint(runs["trunk"].get(trunk.name, []), trunk.fingerprint)[:1]]
+    for point in plan.points:
+        own = _with_fingerprint(runs["point"].get(point.name, []), point.fingerprint)
+        if not any(run.finished for run in own):
+            found += [run.run_id for run in own[:1]]
+    return found
+
+
+def _trunk(trunk: TrunkPlan, runs: list[RunRecord], stored: Mapping[str, list[int]]) -> Standing:
     own = _with_fingerprint(runs, trunk.fingerprint)
     if not own:
         return Standing(status="new")
-    steps = _steps(own[0], store)
+    steps = tuple(stored[own[0].run_id])
     complete = max(steps, default=0) >= max(trunk.branch_steps, default=0)
     return Standing(status="done" if complete and own[0].finished else "continue", run=own[0], steps=steps)
 
 
-def _point(point: PointPlan, runs: list[RunRecord], ledger: Ledger | None, store: Store) -> Standing:
+def _point(point: PointPlan, runs: list[RunRecord], ledger: Ledger | None, stored: Mapping[str, list[int]]) -> Standing:
     own = _with_fingerprint(runs, point.fingerprint)
     finished = [run for run in own if run.finished]
     if finished:
@@ -298,13 +308,9 @@ def _point(point: PointPlan, runs: list[RunRecord], ledger: Ledger | None, store
         old = (ledger.identity(others[0].run_id) if ledger else None) or {}
         return Standing(status="drift", run=others[0], differences=tuple(identity.differences(old, point.identity)))
     if own:
-        steps = _steps(own[0], store)
+        steps = tuple(stored[own[0].run_id])
         return Standing(status="continue" if steps else "new", run=own[0], steps=steps)
     return Standing(status="new")
-
-
-def _steps(run: RunRecord, store: Store) -> tuple[int, ...]:
-    return tuple(step for step, _ in checkpoint_files.checkpoints(attempt_folder(store, run.run_id)))
 
 
 def _evaluation(
@@ -322,8 +328,3 @@ def _examples(plan: ExamplesPlan, runs: list[RunRecord], store: Store) -> Standi
     """Made by content, so whoever made them: done if the store has them. The run tells of the newest attempt."""
     made = store.exists(f"{examples_name(plan.fingerprint)}/{EXAMPLES_FILE}")
     return Standing(status="done" if made else "new", run=runs[0] if runs else None)
-
-
-def attempt_folder(store: Store, run_id: str) -> Path:
-    """A run's folder on this machine; not made."""
-    return Path(store.address) / attempt_name(run_id)

@@ -21,6 +21,7 @@ from gridlaw.pipelines.doctor.nodes import refuse_unfit_nodes
 from gridlaw.pipelines.grid.collect import collect, hardware_text
 from gridlaw.pipelines.grid.driver import Driver
 from gridlaw.pipelines.grid.laws import LawBook
+from gridlaw.pipelines.grid.news import News
 from gridlaw.pipelines.grid.notices import notices
 from gridlaw.pipelines.grid.places import Places
 from gridlaw.pipelines.grid.records import Records
@@ -49,7 +50,8 @@ from gridlaw.platform.spec.grid import GridSpec
 from gridlaw.platform.spec.sections import RunSection
 from gridlaw.platform.store.base import Store, experiment_name
 from gridlaw.platform.store.lease import Lease
-from gridlaw.platform.store.local import gone_message, is_gone, open_store
+from gridlaw.platform.store.local import gone_message, is_gone
+from gridlaw.platform.store.open import is_remote, open_store
 
 DEFAULT_STORE = "gridlaw-runs"
 DESCRIBE_EVERY_SECONDS = 5.0
@@ -69,7 +71,13 @@ class Place:
     @staticmethod
     def of_run(run: RunSection) -> Place:
         address = (run.store or DEFAULT_STORE).removeprefix("file://")
-        root = str(Path(address).expanduser().absolute()) if "://" not in address else address
+        if run.tracking_uri is None and is_remote(address):
+            raise BadInput(
+                "run.tracking_uri",
+                allowed="an address, as this store has no place for a database",
+                hint="Give the tracking server's, http://HOST:PORT, or sqlite:////ABSOLUTE/PATH.db on this machine",
+            )
+        root = str(Path(address).expanduser().absolute()) if not is_remote(address) else address
         return Place(store_address=address, tracking_uri=run.tracking_uri or default_tracking_uri(root))
 
     def store(self, *, create: bool) -> Store:
@@ -82,13 +90,13 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a submission ended. exit_code: as the command line's. report: the page's path; None if nothing was done."""
+    """How a submission ended. exit_code: as the command line's. report: the page's address; "" if none was made."""
 
     exit_code: int
     num_points: int
     num_done: int
     already_done: bool = False
-    report: Path | None = None
+    report: str = ""
     data: ReportData | None = None
     problems: tuple[Problem, ...] = ()
     stopped: str = ""
@@ -133,7 +141,7 @@ def run_grid(
             num_points=len(plan.points),
             num_done=state.num_done(),
             already_done=True,
-            report=report_path(store, plan),
+            report=store.url(report_name(plan)),
         )
     refuse_lost_store(ledger, store)
     refuse_lost_models(plan, state, store)
@@ -213,37 +221,38 @@ def _tidy(plan: GridPlan, ledger: Ledger, store: Store) -> None:
     if any(run.running for run in ledger.find_runs("submission")):
         with Lease.acquire(store, plan.spec.name):
             ledger.end_stale_runs()
-    if not report_path(store, plan).is_file():
+    if not store.exists(report_name(plan)):
         write_report(plan, ledger, store)
 
 
-def report_path(store: Store, plan: GridPlan) -> Path:
-    """Where a grid's newest report lies."""
-    return Path(store.address) / "reports" / f"{experiment_name(plan.spec.name)}.html"
+def report_name(plan: GridPlan) -> str:
+    """Where a grid's newest report lies in the store."""
+    return f"reports/{experiment_name(plan.spec.name)}.html"
 
 
 def write_report(
     plan: GridPlan, ledger: Ledger, store: Store, *, wall_seconds: float | None = None
-) -> tuple[Path, ReportData]:
+) -> tuple[str, ReportData]:
     """Make the report's page from the ledger, and its tables over architectures as Markdown and CSV beside it.
 
-    Returns the page's path and what it shows.
+    Returns the page's name in the store and what it shows.
     """
     from gridlaw.pipelines.report.page import render
     from gridlaw.pipelines.report.tables import all_tables, markdown_page, to_csv
 
     data = collect(plan, ledger, read_state(plan, ledger, store), hardware=hardware_text(), wall_seconds=wall_seconds)
-    path = report_path(store, plan)
-    store.write_bytes(f"reports/{path.name}", render(data).encode())
-    markdown, table = table_paths(path)
-    store.write_bytes(f"reports/{markdown.name}", markdown_page(data).encode())
-    store.write_bytes(f"reports/{table.name}", to_csv(all_tables(data)).encode())
-    return path, data
+    name = report_name(plan)
+    store.write_bytes(name, render(data).encode())
+    markdown, table = table_names(name)
+    store.write_bytes(markdown, markdown_page(data).encode())
+    store.write_bytes(table, to_csv(all_tables(data)).encode())
+    return name, data
 
 
-def table_paths(report: Path) -> tuple[Path, Path]:
+def table_names(report: str) -> tuple[str, str]:
     """Where the tables over architectures lie beside a report: as Markdown, and as CSV with a row a cell."""
-    return report.with_suffix(".md"), report.with_suffix(".csv")
+    stem = report.removesuffix(".html")
+    return f"{stem}.md", f"{stem}.csv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +286,7 @@ def work(
     was begun already. describe: the parent
     run's description meanwhile.
     """
-    cluster = cluster or begin_cluster()
+    cluster, records = cluster or begin_cluster(), None
     try:
         ledger = Ledger.open(place.tracking_uri, plan.spec.name, store.address, create=True)
         records = open_records(ledger)
@@ -285,7 +294,7 @@ def work(
             store=store,
             run=plan.spec.run,
             accelerator=accelerator,
-            stop_file=str(Path(store.address) / "stops" / f"{records.parent_id}-{token_hex(4)}"),
+            stop=f"stops/{records.parent_id}-{token_hex(4)}",
         )
         try:
             ray = cluster.result()
@@ -310,7 +319,8 @@ def work(
             raise
     finally:
         cluster.shutdown()
-    records.pump.close()
+        if records is not None:
+            records.close()
     return Worked(ledger=ledger, records=records, driver=driver, reason=reason)
 
 
@@ -324,12 +334,13 @@ def _records(plan: GridPlan, ledger: Ledger, store: Store, *, rerun: bool) -> Re
         state = read_state(plan, ledger, store)
     refuse_drift(plan, state)
     ledger.end_stale_runs(keep=taken_up(state))
-    attempts = store.folder("attempts")
-    flush_all(attempts, known_runs(state), ledger.tracking)  # what an earlier submission could not send
+    news = News.of(store)
+    # What an earlier submission could not send:
+    flush_all(news.attempts, known_runs(state), ledger.tracking, feed=news.feed)
     tags = {"num_points": len(plan.points), "job_id": submission_id() or None}
     parent = ledger.start_submission(tags=tags, config=public_config(plan.spec))
-    pump = JournalPump(ledger.tracking)
-    records = Records(plan=plan, ledger=ledger, state=state, parent_id=parent, pump=pump, attempts=attempts)
+    pump = JournalPump(ledger.tracking, feed=news.feed)
+    records = Records(plan=plan, ledger=ledger, state=state, parent_id=parent, pump=pump, news=news)
     save_views(ledger, grid_views(plan))
     read_laws(records)
     return records
@@ -378,7 +389,7 @@ def _driver(
     from gridlaw.pipelines.grid.executor import RayExecutor
 
     def should_stop() -> str:
-        if lease.lost.is_set():
+        if not lease.held():
             return f"the lease of this experiment was lost: {lease.lost_reason}"
         return f"stopped by {signal.Signals(stop()).name}" if stop() else ""
 
@@ -444,10 +455,10 @@ def _end(plan: GridPlan, store: Store, lease: Lease, worked: Worked, signum: int
         code = stop_code(signum)
         return Ended(exit_code=code, num_points=len(plan.points), num_done=done, problems=problems, stopped=reason)
     ledger.end_stale_runs(keep=[parent])  # runs whose opening was cut off by an outage
-    path, data = write_report(plan, ledger, store, wall_seconds=wall_seconds)
-    for each in (path, *table_paths(path)):
-        ledger.log_file(parent, each)
-    ledger.describe(parent, final_text(plan, ledger, parent, data, path))
+    page, data = write_report(plan, ledger, store, wall_seconds=wall_seconds)
+    for each in (page, *table_names(page)):
+        ledger.log_text(parent, each.rpartition("/")[2], store.read_bytes(each).decode())
+    ledger.describe(parent, final_text(plan, ledger, parent, data, page))
     if problems:
         ledger.fail_run(
             parent, f"{len(problems)} did not succeed: {', '.join(problem.name for problem in problems[:5])}"
@@ -459,7 +470,7 @@ def _end(plan: GridPlan, store: Store, lease: Lease, worked: Worked, signum: int
         exit_code=1 if problems else 0,
         num_points=len(plan.points),
         num_done=done,
-        report=path,
+        report=store.url(page),
         data=data,
         problems=problems,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from gridlaw.pipelines.grid.collect import law_row
@@ -39,9 +38,11 @@ def progress_text(plan: GridPlan, driver: Driver) -> str:
     return markdown_progress(data, running, links=links(plan, driver.records.ledger.experiment_id))
 
 
-def final_text(plan: GridPlan, ledger: Ledger, parent: str, data: ReportData, report: Path) -> str:
+def final_text(plan: GridPlan, ledger: Ledger, parent: str, data: ReportData, report: str) -> str:
     """At the end: the findings, and the way to the report."""
-    return markdown_summary(data, links=links(plan, ledger.experiment_id, report=report.name, run_id=parent))
+    return markdown_summary(
+        data, links=links(plan, ledger.experiment_id, report=report.rpartition("/")[2], run_id=parent)
+    )
 
 
 def _point(plan: GridPlan, driver: Driver, point: PointPlan, status: str, reason: str) -> PointRow:

@@ -1,13 +1,13 @@
-"""From plan to stage calls: the JSON task of each node, with folders in the store.
+"""From plan to stage calls: the JSON task of each node, with full addresses of what it reads and writes in the store.
 
-Folders are keyed by run id (``attempts/<run_id>``), prepared data by content (``data/<fingerprint>``), so nothing here
-depends on an experiment's name.
+Where the store is a folder an address is a path; elsewhere the worker turns it into one (``stages/remote``). Folders
+are keyed by run id (``attempts/<run_id>``), prepared data by content (``data/<fingerprint>``), so nothing here depends
+on an experiment's name.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gridlaw.modules.training import checkpoint_files
@@ -15,7 +15,7 @@ from gridlaw.modules.training.job import FitJob
 from gridlaw.pipelines.evaluations.examples import Inputs
 from gridlaw.pipelines.evaluations.registry import Evaluation
 from gridlaw.pipelines.evaluations.sources import ExamplesPlan
-from gridlaw.pipelines.grid.state import MODEL_FOLDER, attempt_folder
+from gridlaw.pipelines.grid.attempts import attempt_address, model_address
 from gridlaw.pipelines.plan import DataPlan, PointPlan, TrunkPlan
 from gridlaw.platform.spec.sections import RunSection
 from gridlaw.platform.store.base import Store, data_name, examples_name
@@ -33,12 +33,12 @@ class EvaluatorFolders:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskBuilder:
-    """What all tasks of a submission share. stop_file: its appearance asks every training task to save and leave."""
+    """What all tasks of a submission share. stop: the object that asks every training task to save and leave."""
 
     store: Store
     run: RunSection
     accelerator: str
-    stop_file: str
+    stop: str
 
     def prepare(self, data: DataPlan) -> dict[str, Any]:
         return {"declaration": data.declaration, "location": data.location, "folder": self.data_folder(data)}
@@ -67,8 +67,7 @@ class TaskBuilder:
         start = None
         if point.trunk_steps > 0:
             assert trunk_run_id is not None, f"{point.name} branches off a trunk that has no run"
-            folder = attempt_folder(self.store, trunk_run_id)
-            start = str(folder / checkpoint_files.checkpoint_name(point.trunk_steps))
+            start = attempt_address(self.store, trunk_run_id, checkpoint_files.checkpoint_name(point.trunk_steps))
         job = self._job(
             trunk, run_id=run_id, until_step=point.total_steps, micro_batch=micro_batch, start_checkpoint=start,
             start_weights=weights if start is None else None,
@@ -82,7 +81,7 @@ class TaskBuilder:
             "model": trunk.model,
             "seed": trunk.seed,
             "start_weights": weights,
-            "folder": str(attempt_folder(self.store, run_id)),
+            "folder": attempt_address(self.store, run_id),
         }
 
     def examples(self, examples: ExamplesPlan, *, run_id: str, evaluator: EvaluatorFolders | None) -> dict[str, Any]:
@@ -108,7 +107,7 @@ class TaskBuilder:
         return {
             "name": evaluation.name,
             "settings": evaluation.settings.to_dict(),
-            "work": str(attempt_folder(self.store, run_id)),
+            "work": attempt_address(self.store, run_id),
             "accelerator": self.accelerator,
         }
 
@@ -126,7 +125,7 @@ class TaskBuilder:
             data=self.data_folder(trunk.data),
             context=trunk.context,
             document_mask=bool(trunk.data.declaration["document_mask"]),
-            folder=str(attempt_folder(self.store, run_id)),
+            folder=attempt_address(self.store, run_id),
             start_fingerprint=trunk.base.fingerprint if trunk.base is not None and more.get("start_weights") else None,
             checkpoint_every_steps=self.run.checkpoint_every_steps or DEFAULT_CHECKPOINT_EVERY_STEPS,
             accelerator=self.accelerator,
@@ -135,7 +134,7 @@ class TaskBuilder:
             num_workers=self.run.data_workers or 0,
             log_every_steps=self.run.log_every_steps or 1,
             peak_tflops=self.run.hardware.peak_tflops,
-            stop_file=self.stop_file,
+            stop_file=self.store.url(self.stop),
             **more,
         )
 
@@ -162,15 +161,10 @@ def evaluation_inputs(
     point = None
     if evaluator is not None:
         point = {"folder": model_address(store, evaluator.run_id), "data": data_address(store, evaluator.data)}
-    kept = None if examples is None else str(Path(store.address) / examples_name(examples.fingerprint))
+    kept = None if examples is None else store.url(examples_name(examples.fingerprint))
     return Inputs.of(evaluation, examples=kept, point=point)
 
 
 def data_address(store: Store, name: str) -> str:
     """Where prepared data are."""
-    return str(Path(store.address) / data_name(name))
-
-
-def model_address(store: Store, point_run_id: str) -> str:
-    """Where a point's exported model is."""
-    return str(attempt_folder(store, point_run_id) / MODEL_FOLDER)
+    return store.url(data_name(name))

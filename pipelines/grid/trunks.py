@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gridlaw.modules.training import checkpoint_files
+from gridlaw.pipelines.grid.attempts import whole_steps
 from gridlaw.pipelines.grid.graph import Graph, Node, NodeKey
-from gridlaw.pipelines.grid.state import GridState, Standing, attempt_folder
+from gridlaw.pipelines.grid.state import GridState, Standing
 from gridlaw.pipelines.plan import TrunkPlan
 from gridlaw.platform.store.base import Store
 
@@ -47,5 +47,4 @@ def _whole(store: Store, standing: Standing, steps: Collection[int]) -> set[int]
     """Those of ``steps`` whose checkpoints are there and whole; no other is read."""
     if standing.run is None or not steps:
         return set()
-    there = checkpoint_files.checkpoints(attempt_folder(store, standing.run.run_id))
-    return {step for step, path in there if step in steps and checkpoint_files.fault(path) is None}
+    return whole_steps(store, standing.run.run_id, steps)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gridlaw.pipelines.grid.driver import Driver
 from gridlaw.pipelines.grid.graph import Node
-from gridlaw.pipelines.grid.state import attempt_folder
 from gridlaw.pipelines.live import LiveRow, LiveTable
 from gridlaw.platform.progress import ProgressReader
 
@@ -37,7 +36,7 @@ class Watch:
         run_id = driver.records.run_ids.get(run_name)
         if node.state != "running" or run_id is None:
             return LiveRow(name=name, kind=row.kind, state=row.state, total_steps=total, reason=row.reason)
-        progress = self._reader.read(attempt_folder(driver.store, run_id))
+        progress = self._reader.read(driver.records.attempts / run_id)
         if progress is None:
             return row
         return LiveRow(

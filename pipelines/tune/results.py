@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from gridlaw.pipelines.grid.driver import Driver
-from gridlaw.pipelines.grid.submission import report_path
+from gridlaw.pipelines.grid.submission import report_name
 from gridlaw.pipelines.report.markdown import table_lines
 from gridlaw.pipelines.tune.plan import TunePlan, trial_name
 from gridlaw.platform.ledger.ledger import Ledger
@@ -130,21 +129,24 @@ def write_results(
     run_id: str = "",
     *,
     wall_seconds: float | None = None,
-) -> Path:
-    """The report in the store, and with a ledger its copy, tables and description on the study's run."""
+) -> str:
+    """The report in the store, and with a ledger its copy, tables and description on the study's run.
+
+    Returns the report's name in the store.
+    """
     from gridlaw.pipelines.tune.page import render
 
-    path = report_path(store, plan.base)
-    store.write_bytes(f"reports/{path.name}", render(results, wall_seconds=wall_seconds).encode())
+    name, page = report_name(plan.base), render(results, wall_seconds=wall_seconds)
+    store.write_bytes(name, page.encode())
     if ledger is not None:
         ledger.log_table(run_id, TRIALS_TABLE, table_rows(results))
         ledger.log_json(run_id, IMPORTANCES, results.importances)
-        ledger.log_file(run_id, path)
+        ledger.log_text(run_id, name.rpartition("/")[2], page)
         ledger.log_results(
             run_id, tags={f"num_{state}": results.count(state) for state in ("complete", "pruned", "fail")}
         )
         ledger.describe(run_id, markdown_summary(results))
-    return path
+    return name
 
 
 def table_rows(results: Results) -> list[dict[str, Any]]:

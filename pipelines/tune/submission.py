@@ -10,8 +10,8 @@ import math
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from gridlaw.pipelines.grid.news import News
 from gridlaw.pipelines.grid.records import Records
 from gridlaw.pipelines.grid.source import Capacity, Problem, Source
 from gridlaw.pipelines.grid.state import read_state, refuse_drift, refuse_lost_models
@@ -25,7 +25,7 @@ from gridlaw.pipelines.grid.submission import (
     missing,
     refuse_lost_lease,
     refuse_lost_store,
-    report_path,
+    report_name,
     stop_code,
     taken_up,
     work,
@@ -36,13 +36,14 @@ from gridlaw.pipelines.tune.records import StudyRecords, open_study_run
 from gridlaw.pipelines.tune.results import Results, progress_text, read_results, results_of, write_results
 from gridlaw.pipelines.tune.trials import Limits, Trials
 from gridlaw.platform import identity
-from gridlaw.platform.errors import Drift, Surroundings
+from gridlaw.platform.errors import BadInput, Drift, Surroundings
 from gridlaw.platform.jobs import submission_id
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.records import RunRecord, by_name
 from gridlaw.platform.ledger.sender import JournalPump, flush_all
 from gridlaw.platform.store.base import Store
 from gridlaw.platform.store.lease import Lease
+from gridlaw.platform.store.open import is_remote
 from gridlaw.platform.tuning.storage import check_storage, default_storage, resolve_storage
 from gridlaw.platform.tuning.study import Study, open_study
 
@@ -54,7 +55,7 @@ class StudyEnded:
     exit_code: int
     results: Results
     already_done: bool = False
-    report: Path | None = None
+    report: str = ""
     problems: tuple[Problem, ...] = ()
     stopped: str = ""
     closed: str = ""
@@ -62,8 +63,14 @@ class StudyEnded:
 
 def storage_of(plan: TunePlan) -> str:
     """The address of a study's storage."""
-    given = plan.spec.run.storage
-    return resolve_storage(given) if given is not None else default_storage(Place.of(plan.base).store_address)
+    given, place = plan.spec.run.storage, Place.of(plan.base)
+    if given is None and is_remote(place.store_address):
+        raise BadInput(
+            "run.storage",
+            allowed="an address, as this store has no place for a database",
+            hint="Give a server's, postgresql+psycopg://…, or sqlite:////ABSOLUTE/PATH.db on this machine",
+        )
+    return resolve_storage(given) if given is not None else default_storage(place.store_address)
 
 
 def run_study(
@@ -143,7 +150,7 @@ def _over(plan: TunePlan, study: Study) -> bool:
     return not under_way and sum(each.finished and not each.ask_again for each in trials) >= plan.num_trials
 
 
-def _tidy(plan: TunePlan, ledger: Ledger, store: Store, results: Results) -> Path:
+def _tidy(plan: TunePlan, ledger: Ledger, store: Store, results: Results) -> str:
     """What a driver that died after the last trial left behind: runs still marked RUNNING, no report."""
     if any(run.running for run in ledger.find_runs("study")):
         with Lease.acquire(store, plan.spec.name):
@@ -152,8 +159,8 @@ def _tidy(plan: TunePlan, ledger: Ledger, store: Store, results: Results) -> Pat
             if study_run is not None:
                 write_results(plan, results, store, ledger, study_run.run_id)
                 ledger.finish_run(study_run.run_id)
-    path = report_path(store, plan.base)
-    return path if path.is_file() else write_results(plan, results, store)
+    name = report_name(plan.base)
+    return store.url(name if store.exists(name) else write_results(plan, results, store))
 
 
 def _study_run(plan: TunePlan, ledger: Ledger) -> RunRecord | None:
@@ -176,16 +183,17 @@ def _records(plan: TunePlan, ledger: Ledger, store: Store, study: Study, *, reru
     state = read_state(plan.shared, ledger, store)  # under the lease: another driver may have gone on meanwhile
     refuse_drift(plan.shared, state)
     existing = _study_run(plan, ledger)
-    attempts = store.folder("attempts")
+    news = News.of(store)
     trials = [run for run in ledger.find_runs("trial") if not run.superseded]
     evaluations = [run for run in ledger.find_runs("evaluation") if run.running]
     kept = [*taken_up(state), *(run.run_id for run in (*trials, *evaluations))]
     ledger.end_stale_runs(keep=kept + ([existing.run_id] if existing is not None else []))
-    flush_all(attempts, [*known_runs(state), *(run.run_id for run in trials)], ledger.tracking)
+    unsent = [*known_runs(state), *(run.run_id for run in trials)]
+    flush_all(news.attempts, unsent, ledger.tracking, feed=news.feed)
     parent = open_study_run(ledger, plan, existing)
     return StudyRecords(
-        plan=plan.shared, ledger=ledger, state=state, parent_id=parent, pump=JournalPump(ledger.tracking),
-        attempts=attempts,
+        plan=plan.shared, ledger=ledger, state=state, parent_id=parent, pump=JournalPump(ledger.tracking, feed=news.feed),
+        news=news,
     )  # fmt: skip
 
 
@@ -241,14 +249,14 @@ def _end(
         )  # fmt: skip
     results = read_results(plan, study)
     ledger.end_stale_runs(keep=[run_id])
-    path = write_results(plan, results, store, ledger, run_id, wall_seconds=seconds)
+    page = write_results(plan, results, store, ledger, run_id, wall_seconds=seconds)
     if problems:
         names = ", ".join(problem.name for problem in problems[:5])
         ledger.fail_run(run_id, f"{len(problems)} did not succeed: {names}")
     else:
         ledger.finish_run(run_id)
     return StudyEnded(
-        exit_code=1 if problems else 0, results=results, report=path, problems=problems, closed=trials.closed
+        exit_code=1 if problems else 0, results=results, report=store.url(page), problems=problems, closed=trials.closed
     )  # fmt: skip
 
 

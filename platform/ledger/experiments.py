@@ -22,6 +22,7 @@ from gridlaw.platform.ledger.tracking import (
     sqlite_path,
 )
 from gridlaw.platform.store.base import experiment_name
+from gridlaw.platform.store.open import is_remote
 
 if TYPE_CHECKING:
     from mlflow.entities import Experiment
@@ -84,8 +85,11 @@ def claim(tracking: Tracking, name: str, store_address: str, *, create: bool) ->
 
 
 def _make(tracking: Tracking, name: str, store_address: str) -> str:
-    local = sqlite_path(tracking.uri) is not None and "://" not in store_address
-    artifacts = (Path(store_address) / "artifacts" / experiment_name(name)).as_uri() if local else None
+    database = sqlite_path(tracking.uri)
+    artifacts = None  # where the tracking server keeps them
+    if database is not None:
+        place = database.parent if is_remote(store_address) else Path(store_address)
+        artifacts = (place / "artifacts" / experiment_name(name)).as_uri()
     # The kind makes MLflow's page open in its model-training view.
     tags = {STORE_TAG: store_address, "mlflow.experimentKind": "custom_model_development"}
 

@@ -21,7 +21,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ from gridlaw.platform.ledger.tracking import Tracking, TrackingOutage, TrackingR
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
+
+    from gridlaw.platform.ledger.segments import JournalFeed
 
 JOURNAL_FILE = "journal.jsonl"
 _MAX_METRICS = 1000  # MLflow's limit for one batch
@@ -222,15 +224,24 @@ def flush_journal(path: Path, run_id: str, tracking: Tracking, *, timeout_second
 
 
 def flush_all(
-    attempts: Path, run_ids: Iterable[str], tracking: Tracking, *, timeout_seconds: float = 60.0
+    attempts: Path,
+    run_ids: Iterable[str],
+    tracking: Tracking,
+    *,
+    feed: JournalFeed | None = None,
+    timeout_seconds: float = 60.0,
 ) -> dict[str, JournalStatus]:
     """Send what is left of many runs' journals; only of those that have anything left. An outage ends it at once.
 
-    attempts: the store's folder of attempts. run_ids: runs that the ledger knows; folders of deleted runs are left
-    alone.
+    attempts: the folder with a sub-folder for each run. run_ids: runs that the ledger knows; those of deleted runs are
+    left alone. feed: brings the journals into ``attempts`` where they come through the store.
     """
     deadline = time.monotonic() + timeout_seconds
     done: dict[str, JournalStatus] = {}
+    run_ids = list(run_ids)
+    if feed is not None:
+        run_ids = sorted(set(run_ids) & set(feed.unsent()))
+        feed.pull(run_ids)
     for run_id in run_ids:
         path = Path(attempts) / run_id / JOURNAL_FILE
         if _size(path) == sent_bytes(path):
@@ -239,6 +250,8 @@ def flush_all(
         if left <= 0:
             break
         done[run_id] = flush_journal(path, run_id, tracking, timeout_seconds=min(left, 10.0))
+        if feed is not None:
+            feed.drop_sent(run_id)
     return done
 
 
@@ -246,13 +259,13 @@ class JournalPump:
     """Sends the journals of many runs from one thread of the driver, where workers do not send themselves.
 
     For sqlite: one writer instead of many, and workers that need not import MLflow. An outage delays, and loses
-    nothing.
+    nothing. feed: brings the journals where they come through the store.
     """
 
-    def __init__(self, tracking: Tracking, *, interval_seconds: float = 3.0) -> None:
-        self._tracking, self._interval_seconds = tracking, interval_seconds
+    def __init__(self, tracking: Tracking, *, feed: JournalFeed | None = None, interval_seconds: float = 3.0) -> None:
+        self._tracking, self._feed, self._interval_seconds = tracking, feed, interval_seconds
         self._senders: dict[str, JournalSender] = {}
-        self._lock = threading.Lock()
+        self._lock, self._feeding = threading.Lock(), threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gridlaw-journals", daemon=True)
         self._thread.start()
@@ -268,7 +281,11 @@ class JournalPump:
             sender = self._senders.pop(run_id, None)
         if sender is None:
             return JournalStatus()
-        return flush_journal(sender.path, run_id, self._tracking, timeout_seconds=timeout_seconds)
+        if not self._pull([run_id]):
+            return JournalStatus(failure="the store is away")
+        status = flush_journal(sender.path, run_id, self._tracking, timeout_seconds=timeout_seconds)
+        self._drop_sent(run_id)
+        return status
 
     def close(self, *, timeout_seconds: float = 30.0) -> None:
         """Stop; what is left stays in the files for the next run."""
@@ -281,15 +298,35 @@ class JournalPump:
             pause = self._interval_seconds if self._round() else min(2 * pause, 30.0)
 
     def _round(self) -> bool:
-        """Send once around; False while the server is away."""
+        """Send once around; False while the server or the store is away."""
         with self._lock:
             senders = list(self._senders.values())
+        if not self._pull([sender.run_id for sender in senders]):
+            return False
         for sender in senders:
-            if not sender.pending_bytes:
-                continue
-            with sending(sender.path, wait_seconds=0.0) as held:
-                if held and not attempt(sender.send, f"journal of run {sender.run_id}"):
-                    return False
+            if sender.pending_bytes:
+                with sending(sender.path, wait_seconds=0.0) as held:
+                    if held and not attempt(sender.send, f"journal of run {sender.run_id}"):
+                        return False
+            self._drop_sent(sender.run_id)
+        return True
+
+    def _pull(self, run_ids: Collection[str]) -> bool:
+        return self._ask_feed(lambda feed: feed.pull(run_ids))
+
+    def _drop_sent(self, run_id: str) -> None:
+        self._ask_feed(lambda feed: feed.drop_sent(run_id))
+
+    def _ask_feed(self, ask: Callable[[JournalFeed], None]) -> bool:
+        """False while the store is away: what it holds waits there."""
+        if self._feed is None:
+            return True
+        with self._feeding:
+            try:
+                ask(self._feed)
+            except (Surroundings, OSError) as error:
+                log.debug("journals in the store: %s", error)
+                return False
         return True
 
 

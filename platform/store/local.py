@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gridlaw.platform.errors import Surroundings
+from gridlaw.platform.errors import BadInput, Surroundings
 
 TEMPORARY_PREFIX = ".part-"
 MARKER = ".gridlaw-store"

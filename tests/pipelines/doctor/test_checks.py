@@ -11,7 +11,7 @@ from gridlaw.pipelines.cli.main import main
 from gridlaw.pipelines.doctor.checks import Check, Clock, judge
 from gridlaw.pipelines.doctor.nodes import token
 from gridlaw.pipelines.doctor.probe import probe, store_probe
-from gridlaw.platform.store.local import open_store
+from gridlaw.platform.store.open import open_store
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from gridlaw.modules.training.job import FitJob
 from gridlaw.pipelines.grid.tasks import TaskBuilder
 from gridlaw.pipelines.plan import make_plan
 from gridlaw.platform.spec.load import grid_from_mapping
-from gridlaw.platform.store.local import open_store
+from gridlaw.platform.store.open import open_store
 
 
 def job_of(run: dict[str, Any], folder: Path) -> FitJob:
@@ -19,7 +19,7 @@ def job_of(run: dict[str, Any], folder: Path) -> FitJob:
     training = {"batch_tokens": 512, "precision": "fp32"}
     plan = make_plan(grid_from_mapping(grid | {"training": training, "run": run}, source="test", base_folder=folder))
     store = open_store(folder / "store", create=True)
-    tasks = TaskBuilder(store=store, run=plan.spec.run, accelerator="cpu", stop_file=str(folder / "stop"))
+    tasks = TaskBuilder(store=store, run=plan.spec.run, accelerator="cpu", stop="stop")
     task = tasks.segment(plan.trunks[0], until_step=9, run_id="r", weights=None, micro_batch=None)
     return FitJob.from_dict(task["job"])
 
