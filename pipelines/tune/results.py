@@ -130,10 +130,7 @@ def write_results(
     *,
     wall_seconds: float | None = None,
 ) -> str:
-    """The report in the store, and with a ledger its copy, tables and description on the study's run.
-
-    Returns the report's name in the store.
-    """
+    """The report in the store, whose name is returned; with a ledger its copy, tables and description on the run."""
     from gridlaw.pipelines.tune.page import render
 
     name, page = report_name(plan.base), render(results, wall_seconds=wall_seconds)

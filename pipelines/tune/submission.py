@@ -192,8 +192,8 @@ def _records(plan: TunePlan, ledger: Ledger, store: Store, study: Study, *, reru
     flush_all(news.attempts, unsent, ledger.tracking, feed=news.feed)
     parent = open_study_run(ledger, plan, existing)
     return StudyRecords(
-        plan=plan.shared, ledger=ledger, state=state, parent_id=parent, pump=JournalPump(ledger.tracking, feed=news.feed),
-        news=news,
+        plan=plan.shared, ledger=ledger, state=state, parent_id=parent,
+        pump=JournalPump(ledger.tracking, feed=news.feed), news=news,
     )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ GRID: dict[str, Any] = {
     "name": "tiny",
     "architectures": ["full"],
     "scales": [{"name": "a", "layers": 2, "d_model": 16, "ffn_dim": 32, "heads": 2, "kv_heads": 1}],
-    "budgets": ["10N", "20N"],
+    "budgets": ["4N", "8N"],
     "data": {"context": 64},
     "training": {
         "batch_tokens": 256,
