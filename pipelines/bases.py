@@ -43,8 +43,9 @@ class Base:
     """The weights that a trunk starts from.
 
     label: as people call it. fingerprint: of the point, or of the file's content; the child's identity holds it. point:
-    a point of this grid. folder: weights from outside this grid. config: the model that they are of. shapes: theirs, by
-    name, None where only the worker can tell. transfer: what goes over, once ``fitted`` knows the model; else None.
+    a point of this grid. folder: weights from outside this grid, a folder here or its address in S3. config: the model
+    that they are of. shapes: theirs, by name, None where only the worker can tell. transfer: what goes over, once
+    ``fitted`` knows the model; else None.
     """
 
     label: str
@@ -94,10 +95,14 @@ class Bases:
         )
 
     def _folder(self, point: PointId, text: str) -> Base:
-        allowed = f"a folder of this machine with {WEIGHTS} and {CONFIG}, as gridlaw exports it"
-        if "://" in text:
+        allowed = f"a folder with {WEIGHTS} and {CONFIG}, as gridlaw exports it, on this machine or in S3"
+        if text.startswith("s3://"):
+            folder, address = self._fetched(point, text, allowed)
+        elif "://" in text:
             raise BadInput(_field(point), seen=text, allowed=allowed, hint="Copy the weights to a folder first")
-        folder = (self._spec.base_folder / Path(text).expanduser()).resolve()
+        else:
+            folder = (self._spec.base_folder / Path(text).expanduser()).resolve()
+            address = str(folder)
         try:
             config, shapes = load_config(folder), saved_shapes(folder)
         except BadSetting as error:
@@ -107,8 +112,24 @@ class Bases:
             fingerprint=file_sha256(folder / WEIGHTS),
             config=config,
             shapes=shapes,
-            folder=str(folder),
+            folder=address,
         )
+
+    def _fetched(self, point: PointId, text: str, allowed: str) -> tuple[Path, str]:
+        """(copy on this machine, full address) of weights in S3."""
+        from gridlaw.platform.store.cache import local_folder
+        from gridlaw.platform.store.open import open_store
+
+        parent, _, name = text.rstrip("/").rpartition("/")
+        if parent == "s3:/" or not name:
+            raise BadInput(_field(point), seen=text, allowed=allowed, hint="Write s3://BUCKET/FOLDER")
+        try:
+            store = open_store(parent, create=False)
+            return local_folder(store, name), store.url(name)
+        except FileNotFoundError:
+            raise BadInput(_field(point), seen=text, allowed=allowed, hint="There is nothing") from None
+        except BadInput as error:
+            raise BadInput(_field(point), seen=text, allowed=allowed, hint=error.hint) from None
 
     def _other_experiment(self, point: PointId, source: Source) -> Base:
         from gridlaw.pipelines.grid.attempts import MODEL_FOLDER  # they know plans
@@ -125,11 +146,11 @@ class Bases:
             done = [run.name for run in other.ledger.find_runs("point") if run.finished]
             raise _unfinished(point, source.experiment, names[-1], runs[:1], done)
         label = f"{source.experiment}:{finished[0].name}"
-        folder = None
+        folder, address = None, ""
         if other.store_address is not None:
             with suppress(FileNotFoundError):
-                store = open_store(other.store_address, create=False)
-                folder = local_folder(store, f"{attempt_name(finished[0].run_id)}/{MODEL_FOLDER}")
+                store, name = open_store(other.store_address, create=False), attempt_name(finished[0].run_id)
+                folder, address = local_folder(store, f"{name}/{MODEL_FOLDER}"), store.url(f"{name}/{MODEL_FOLDER}")
         if folder is None or not (folder / WEIGHTS).is_file():
             raise BadInput(
                 _field(point),
@@ -143,7 +164,7 @@ class Bases:
             fingerprint=finished[0].fingerprint,
             config=load_config(folder),
             shapes=saved_shapes(folder),
-            folder=str(folder),
+            folder=address,
         )
 
     def _experiment(self, point: PointId, name: str) -> OtherExperiment:

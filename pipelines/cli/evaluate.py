@@ -202,7 +202,7 @@ class _Grid:
         # Data of another folder are another text: its examples are not the grid's.
         shared = self._data_folder is None
         examples = self.plan.examples(self.plan.trunk_of(self.done[name]), evaluation) if shared else None
-        if self.store.path("") is not None:
+        if self.store.path("examples") is not None:
             return evaluation_inputs(self.store, evaluation, examples, folders)
         return self._fetched(evaluation, examples, folders)
 

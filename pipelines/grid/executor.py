@@ -17,6 +17,7 @@ from gridlaw.pipelines.grid.outcome import Failure, Outcome, failure_of
 from gridlaw.pipelines.submit import credentials
 from gridlaw.platform.cluster import Request
 from gridlaw.platform.errors import Surroundings
+from gridlaw.platform.store.cache import local_folder
 from gridlaw.platform.store.local import gone_message, is_gone
 from gridlaw.platform.store.open import attach_store, is_remote
 
@@ -44,6 +45,8 @@ def run_stage(stage: str, task: dict[str, Any], store: str) -> dict[str, Any]:
         _require(store)
         module, name = STAGES[stage].split(":")
         function = getattr(importlib.import_module(module), name)
+        if stage not in WITHOUT_FILES:
+            task = _with_weights(task, store)
         if stage in WITHOUT_FILES or not is_remote(store):
             result = function(task)
         else:
@@ -57,6 +60,17 @@ def run_stage(stage: str, task: dict[str, Any], store: str) -> dict[str, Any]:
             failure = replace(failure, kind="store", reason=gone_message(store))
         return {"failure": asdict(failure)}
     return {"result": result}
+
+
+def _with_weights(task: dict[str, Any], store: str) -> dict[str, Any]:
+    """``task`` with the weights that it starts from on this machine, if they are in S3 and outside its own store."""
+    place = task.get("job", task)
+    address = place.get("start_weights")
+    if not address or not is_remote(address) or address.startswith(f"{store}/"):
+        return task
+    parent, _, name = address.rpartition("/")
+    here = {**place, "start_weights": str(local_folder(attach_store(parent), name))}
+    return {**task, "job": here} if "job" in task else here
 
 
 def _require(store: str) -> None:

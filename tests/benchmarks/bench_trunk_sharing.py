@@ -139,7 +139,8 @@ def main() -> None:
             shared, study.tokens = shared + study.tokens, 0
             cosine.append([study.cosine(seed, steps) for steps in budgets])
             apart += study.tokens
-            print(f"seed {seed}: {time.process_time() - started:.0f} CPU s", flush=True)
+            differences = ", ".join(f"{a / b - 1:+.2%}" for a, b in zip(wsd[-1], cosine[-1], strict=True))
+            print(f"seed {seed}: {differences}; {time.process_time() - started:.0f} CPU s so far", flush=True)
     print(f"\n{given.architecture} at {given.scale}, {given.optimizer}, {given.seeds} seeds; held-out nats per token\n")
     print("| budget | steps | trunk and branch | cosine | difference | range over seeds |")
     print("|--:|--:|--:|--:|--:|--:|")

@@ -184,7 +184,7 @@ BAD = [
     ("small:pretrain/full/a/2N", WIDE, "embedding.weight is (257, 16); allowed: shape (257, 24)"),
     ("./nothing", SCALE, "config.json is missing"),
     ("./empty", SCALE, "model.safetensors"),
-    ("s3://bucket/weights", SCALE, "a folder of this machine"),
+    ("gs://bucket/weights", SCALE, "a folder with model.safetensors and config.json"),
 ]
 
 

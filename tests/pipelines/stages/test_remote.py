@@ -46,7 +46,7 @@ GRID: dict[str, Any] = {
         "optimizer": {"name": "adamw"},
         "schedule": {"warmup_steps": 4},
     },
-    "evaluate": [{"loss": {"tokens": 8192}}],
+    "evaluate": [{"loss": {"tokens": 98_304}}],
     "run": {"checkpoint_every_steps": 5},
 }
 
