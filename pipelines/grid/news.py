@@ -24,7 +24,7 @@ class News:
     @staticmethod
     def of(store: Store) -> News:
         """For one submission; call ``close`` in the end."""
-        attempts = store.path(_ATTEMPTS)
+        attempts = store.folder(_ATTEMPTS)
         if attempts is not None:
             return News(attempts=attempts)
         temporary = tempfile.TemporaryDirectory(prefix="gridlaw-news-")

@@ -25,6 +25,9 @@ class Store(Protocol):
     def path(self, name: str) -> Path | None:
         """Where an object or folder lies as plain files; None where a store has no plain files."""
 
+    def folder(self, name: str) -> Path | None:
+        """As ``path``, for a folder that is made if it is missing; in a store that vanished nothing is made."""
+
     def url(self, name: str) -> str:
         """An object's full address, for people."""
 

@@ -84,6 +84,9 @@ class S3Store:
         """None: nothing here is a plain file."""
         return None
 
+    def folder(self, name: str) -> Path | None:
+        return None
+
     def url(self, name: str) -> str:
         return f"{self.address}/{name}"
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import stage_process
+from gridlaw.modules.data.embedded import python_library_texts
 from gridlaw.modules.training.checkpoint_files import checkpoint_name
 from gridlaw.pipelines.evaluations.run import Parts
 from gridlaw.pipelines.grid.attempts import MODEL_FOLDER, WEIGHTS, stored_steps, whole_steps
@@ -39,14 +40,13 @@ GRID: dict[str, Any] = {
     "architectures": ["full"],
     "scales": [{"name": "a", "layers": 2, "d_model": 16, "ffn_dim": 32, "heads": 2, "kv_heads": 1}],
     "budgets": ["4N", "8N"],
-    "data": {"context": 64},
     "training": {
         "batch_tokens": 256,
         "precision": "fp32",
         "optimizer": {"name": "adamw"},
         "schedule": {"warmup_steps": 4},
     },
-    "evaluate": [{"loss": {"tokens": 98_304}}],
+    "evaluate": [{"loss": {"tokens": 81_920}}],
     "run": {"checkpoint_every_steps": 5},
 }
 
@@ -101,14 +101,23 @@ class Work:
 
 
 @pytest.fixture(scope="module")
-def plan() -> GridPlan:
-    return make_plan(GridSpec.model_validate(GRID))
+def plan(tmp_path_factory: pytest.TempPathFactory) -> GridPlan:
+    file, size = tmp_path_factory.mktemp("text") / "text.jsonl", 0
+    with file.open("w", encoding="utf-8") as lines:
+        for text in python_library_texts():
+            lines.write(json.dumps({"text": text}) + "\n")
+            size += len(text)
+            if size > 1_500_000:
+                break
+    data = {"context": 64, "mixture": [str(file)], "heldout": {"fraction": 0.1}}
+    return make_plan(GridSpec.model_validate(GRID | {"data": data}))
 
 
 @pytest.fixture(scope="module")
 def local(plan: GridPlan, tmp_path_factory: pytest.TempPathFactory) -> Work:
     """Everything done undisturbed, in a folder."""
     work = Work(plan, LocalStore(tmp_path_factory.mktemp("local") / "store"))
+    work.store.folder("attempts")
     work.run("prepare", work.prepare())
     work.run("segment", work.segment())
     work.run("decay", work.decay())

@@ -29,6 +29,7 @@ def planned(source: str, folder: Path) -> GridPlan:
 def adopted(plan: GridPlan, store: Any, folder: str) -> bytes:
     """The model that the plan's only point ends with, as a worker makes it."""
     tasks = TaskBuilder(store=store, run=plan.spec.run, accelerator="cpu", stop="stop")
+    store.folder("attempts")
     record = run_stage("adopt", tasks.adopt(plan.trunks[0], run_id="point", weights=folder), store.address)
     assert "result" in record, record["failure"]
     made: bytes = store.read_bytes(f"attempts/point/{MODEL_FOLDER}/{WEIGHTS}")
