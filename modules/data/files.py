@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,18 @@ def read_file(path: Path, *, text_column: str) -> Iterator[str]:
     return _read_text(path) if reader is None else reader(path, text_column)
 
 
+def check_beginning(path: Path, *, text_column: str, num_bytes: int) -> None:
+    """BadSetting for what cannot be used in about the first ``num_bytes`` of a file; the rest is not read."""
+    if file_format(path) == "text":
+        _check_text(path, num_bytes)
+        return
+    size = 0
+    for text in read_file(path, text_column=text_column):
+        size += len(text)
+        if size >= num_bytes:
+            return
+
+
 def check_document(text: Any, place: str) -> str:
     """The text if it is one and says something; else BadSetting with its place."""
     if not isinstance(text, str):
@@ -37,13 +52,29 @@ def check_document(text: Any, place: str) -> str:
     return text
 
 
-def _open(path: Path) -> Any:
-    return gzip.open(path, "rb") if path.name.lower().endswith(".gz") else open(path, "rb")
-
-
-def _decode(raw: bytes, place: str) -> str:
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    zipped = path.name.lower().endswith(".gz")
     try:
-        return raw.decode("utf-8")
+        with gzip.open(path, "rb") if zipped else open(path, "rb") as file:
+            yield file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadSetting(str(path), allowed="a whole gzip file", hint=str(error)) from None
+
+
+def _check_text(path: Path, num_bytes: int) -> None:
+    with _open(path) as file:
+        raw = file.read(num_bytes)
+        whole = not file.read(1)
+    text = _decode(raw, str(path), whole=whole)
+    if whole:
+        check_document(text, str(path))
+
+
+def _decode(raw: bytes, place: str, *, whole: bool = True) -> str:
+    """whole: otherwise it may end inside a character."""
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(raw, final=whole)
     except UnicodeDecodeError as error:
         raise BadSetting(
             place,

@@ -5,7 +5,7 @@
     hf:NAME[:SUBSET]           a Hugging Face dataset at a revision; hf:FOLDER a local one, by content
     anything else              a path or glob of text files (a document each), JSONL or Parquet files (a document a row)
 
-``resolve_source`` reads a source's form without reading its texts (files are hashed, nothing is tokenised);
+``resolve_source`` reads a source's form (files are hashed and their first rows checked, nothing is tokenised);
 ``read_documents`` yields the texts in a fixed order. Empty documents are refused, with their place.
 """
 
@@ -19,13 +19,15 @@ from typing import Any
 
 from gridlaw.modules.data import embedded, generators
 from gridlaw.modules.data.absent import note_absent
-from gridlaw.modules.data.files import file_format, read_file
+from gridlaw.modules.data.files import check_beginning, file_format, read_file
 from gridlaw.modules.data.hashing import file_sha256
 from gridlaw.modules.errors import BadSetting
 
 SOURCE_KEYS = ("source", "revision", "split", "text_column", "settings")
 DEFAULT_TEXT_COLUMN = "text"
 DEFAULT_SPLIT = "train"
+CHECKED_FILES, CHECKED_BYTES = 1000, 64 * 1024
+"""What is looked at before anything starts; mistakes further on are found when the text is tokenised."""
 
 Identity = dict[str, Any]
 Location = dict[str, Any]
@@ -147,6 +149,8 @@ def _resolve_files(pattern: str, entry: dict[str, Any], *, base_folder: Path, fi
         identity["text_column"] = _text(entry, "text_column", DEFAULT_TEXT_COLUMN, field)
     elif entry.get("text_column") is not None:
         raise BadSetting(f"{field}.text_column", seen=entry["text_column"], allowed="nothing for text files")
+    for path in paths[:CHECKED_FILES]:
+        check_beginning(path, text_column=identity.get("text_column", DEFAULT_TEXT_COLUMN), num_bytes=CHECKED_BYTES)
     return identity, {"paths": [str(path.resolve()) for path in paths]}
 
 

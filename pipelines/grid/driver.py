@@ -422,7 +422,7 @@ class Driver:
         self.say(f"{_label(node)} {'diverged' if diverged else 'failed'}: {failure.reason}")
         kind = {"segment": "trunk", "decay": "point", "evaluate": "evaluation", "refit": "law"}.get(node.kind, "data")
         status = "diverged" if diverged else "failed"
-        self._problem(node, name or _label(node), kind, status, failure.reason)
+        self._problem(node, name or _label(node), kind, status, failure.reason, is_input=failure.kind == "input")
         for each in blocked:
             if each.kind == "decay":
                 self._problem(each, str(each.key[1]), "point", "blocked", each.reason)
@@ -441,8 +441,10 @@ class Driver:
             return self.examples.of(node).name
         return str(node.key[1]) if node.kind in ("segment", "decay") else ""
 
-    def _problem(self, node: Node, name: str, kind: str, status: str, reason: str) -> None:
-        self.problems.append(Problem(name=name, kind=kind, status=status, reason=reason, attempts=node.attempts))
+    def _problem(self, node: Node, name: str, kind: str, status: str, reason: str, is_input: bool = False) -> None:
+        self.problems.append(
+            Problem(name=name, kind=kind, status=status, reason=reason, attempts=node.attempts, is_input=is_input)
+        )
 
     def _lighten(self, node: Node, failure: Failure) -> bool:
         """After running out of memory: half the micro-batch at the same token batch; False if it cannot be halved."""

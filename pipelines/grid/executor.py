@@ -56,7 +56,7 @@ def run_stage(stage: str, task: dict[str, Any], store: str) -> dict[str, Any]:
         _require(store)
     except BaseException as error:  # a record for the driver; nothing is swallowed, the driver tells it
         failure = failure_of(error, store=store)
-        if failure.kind == "exception" and is_gone(store):
+        if failure.kind in ("exception", "input") and is_gone(store):
             failure = replace(failure, kind="store", reason=gone_message(store))
         return {"failure": asdict(failure)}
     return {"result": result}

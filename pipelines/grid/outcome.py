@@ -10,7 +10,8 @@ lost       the worker or its node died                                 yes
 memory     the worker ran out of memory                                yes, smaller micro-batch
 store      store, disk or tracking server failed                       yes
 diverged   loss or gradient is not finite                              no
-exception  any other exception of our code or bad data                 no
+input      data or settings turned out to be unusable                  no
+exception  any other exception of our code                             no
 stopped    asked to stop: it saved and left                            by the next run
 pruned     ended early by its study's rule                             no
 ========== =========================================================== ===============
@@ -23,10 +24,11 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gridlaw.platform.errors import Surroundings
+from gridlaw.modules.errors import BadSetting
+from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.store.local import explain
 
-FailureKind = Literal["lost", "memory", "store", "diverged", "exception", "stopped", "pruned"]
+FailureKind = Literal["lost", "memory", "store", "diverged", "input", "exception", "stopped", "pruned"]
 TRY_AGAIN: frozenset[str] = frozenset({"lost", "memory", "store"})
 _OUT_OF_MEMORY = (
     "can't allocate memory",
@@ -65,6 +67,8 @@ def failure_of(error: BaseException, *, store: str = "") -> Failure:
     text = f"{type(error).__name__}: {error}".strip()
     if kind == "store" and isinstance(error, OSError):
         text = str(explain(error, f"cannot write {error.filename or 'to the store'}"))
+    elif kind == "input":  # a whole sentence: field, value seen, what is allowed
+        text = str(error)
     trace = "".join(traceback.format_exception(error))
     return Failure(kind=kind, reason=text[:2000], traceback=trace[-20_000:])
 
@@ -74,6 +78,8 @@ def _kind_of(error: BaseException, store: str) -> FailureKind:
         return "stopped"
     if type(error).__name__ == "Diverged":
         return "diverged"
+    if isinstance(error, BadInput | BadSetting):
+        return "input"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "memory"
     if isinstance(error, RuntimeError | OSError) and any(part in str(error).lower() for part in _OUT_OF_MEMORY):

@@ -5,10 +5,11 @@ A study is such a source: it proposes trials while earlier ones train.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from gridlaw.pipelines.grid.graph import Node
+from gridlaw.pipelines.grid.graph import Graph, Node
 from gridlaw.pipelines.grid.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -17,13 +18,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something that did not succeed: told at the end, in the report and on its run."""
+    """Something that did not succeed: told at the end, in the report and on its run.
+
+    is_input: because what a person gave cannot be used, which only the work itself could find.
+    """
 
     name: str
     kind: str
     status: str
     reason: str
     attempts: int
+    is_input: bool = False
+
+
+def exit_code(problems: Sequence[Problem], graph: Graph) -> int:
+    """0 without problems; 2 if the input was unusable and nothing came of anything else either; else 1."""
+    if not problems:
+        return 0
+    refused = all(each.is_input or each.status == "blocked" for each in problems)
+    work = [node for node in graph.nodes.values() if node.kind in ("segment", "decay", "evaluate")]
+    return 2 if refused and not any(node.state == "done" for node in work) else 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from gridlaw.pipelines.grid.notices import notices
 from gridlaw.pipelines.grid.places import Places
 from gridlaw.pipelines.grid.records import Records
 from gridlaw.pipelines.grid.requests import check_machine, requests_of, waiting
-from gridlaw.pipelines.grid.source import Capacity, Problem, Source
+from gridlaw.pipelines.grid.source import Capacity, Problem, Source, exit_code
 from gridlaw.pipelines.grid.state import (
     GridState,
     read_state,
@@ -467,7 +467,7 @@ def _end(plan: GridPlan, store: Store, lease: Lease, worked: Worked, signum: int
         ledger.finish_run(parent)
     done = sum(row.status == "done" for row in data.points)
     return Ended(
-        exit_code=1 if problems else 0,
+        exit_code=exit_code(problems, worked.driver.graph),
         num_points=len(plan.points),
         num_done=done,
         report=store.url(page),

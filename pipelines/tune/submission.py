@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gridlaw.pipelines.grid.news import News
 from gridlaw.pipelines.grid.records import Records
-from gridlaw.pipelines.grid.source import Capacity, Problem, Source
+from gridlaw.pipelines.grid.source import Capacity, Problem, Source, exit_code
 from gridlaw.pipelines.grid.state import read_state, refuse_drift, refuse_lost_models
 from gridlaw.pipelines.grid.submission import (
     Place,
@@ -255,9 +255,8 @@ def _end(
         ledger.fail_run(run_id, f"{len(problems)} did not succeed: {names}")
     else:
         ledger.finish_run(run_id)
-    return StudyEnded(
-        exit_code=1 if problems else 0, results=results, report=store.url(page), problems=problems, closed=trials.closed
-    )  # fmt: skip
+    code = exit_code(problems, worked.driver.graph)
+    return StudyEnded(exit_code=code, results=results, report=store.url(page), problems=problems, closed=trials.closed)
 
 
 def _is_result(problem: Problem) -> bool:

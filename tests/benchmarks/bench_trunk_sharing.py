@@ -1,6 +1,6 @@
 """Branches of one trunk against cosine runs of the same budgets: held-out loss over several seeds.
 
-    python tests/benchmarks/bench_trunk_sharing.py [--scale n1] [--unit 10] [--seeds 3] [--optimizer muon]
+    python tests/benchmarks/bench_trunk_sharing.py [--scale n1] [--unit 10] [--seeds 0 1 2] [--optimizer muon]
 
 Budgets are 1, 2, 3, 4, 5 and 10 times ``unit`` · N, the paper's ratio 100N to 1000N. The trunk and its decays (1 - sqrt
 over a tenth of the budget) cost 11.5 units of tokens, the cosine runs 25. That a branch is bit-identical to a run of
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--architecture", default="full")
     parser.add_argument("--optimizer", default="muon")
     parser.add_argument("--unit", type=float, default=10, help="the smallest budget, in N")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--warmup-steps", type=int, default=20)
@@ -133,7 +133,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         study = Study(given, scale, Path(name))
         shared = apart = 0
-        for seed in range(given.seeds):
+        for seed in given.seeds:
             study.tokens = 0
             wsd.append(study.branches(seed, budgets))
             shared, study.tokens = shared + study.tokens, 0
@@ -141,7 +141,7 @@ def main() -> None:
             apart += study.tokens
             differences = ", ".join(f"{a / b - 1:+.2%}" for a, b in zip(wsd[-1], cosine[-1], strict=True))
             print(f"seed {seed}: {differences}; {time.process_time() - started:.0f} CPU s so far", flush=True)
-    print(f"\n{given.architecture} at {given.scale}, {given.optimizer}, {given.seeds} seeds; held-out nats per token\n")
+    print(f"\n{given.architecture} at {given.scale}, {given.optimizer}, seeds {given.seeds}; held-out nats per token\n")
     print("| budget | steps | trunk and branch | cosine | difference | range over seeds |")
     print("|--:|--:|--:|--:|--:|--:|")
     for index, (k, steps) in enumerate(zip(RATIO, budgets, strict=True)):

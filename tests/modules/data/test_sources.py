@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gridlaw.modules.data import hashing
-from gridlaw.modules.data.sources import read_documents, resolve_source
+from gridlaw.modules.data.sources import CHECKED_BYTES, read_documents, resolve_source
 from gridlaw.modules.errors import BadSetting
 
 
@@ -144,6 +144,20 @@ def test_wrong_files_get_one_clear_message(name: str, content: bytes, message: s
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BadSetting, match=message):
         read({"source": name}, tmp_path)
+
+
+def test_the_beginning_of_files_is_checked_when_they_are_declared(tmp_path: Path) -> None:
+    """A character that is cut by the end of what is looked at is whole; what is wrong beyond it shows later."""
+    (tmp_path / "cut.txt").write_bytes(b"x" + "é".encode() * CHECKED_BYTES)
+    resolve_source({"source": "cut.txt"}, base_folder=tmp_path, field="data.mixture[0]")
+    rows = b'{"text": "some words of some length"}\n'
+    (tmp_path / "late.jsonl").write_bytes(rows * CHECKED_BYTES + b"not json\n")
+    identity, location = resolve_source({"source": "late.jsonl"}, base_folder=tmp_path, field="data.mixture[0]")
+    with pytest.raises(BadSetting, match=rf"late\.jsonl line {CHECKED_BYTES + 1} is 'not json'"):
+        list(read_documents(identity, location))
+    (tmp_path / "early.jsonl").write_bytes(rows + b"not json\n" + rows * CHECKED_BYTES)
+    with pytest.raises(BadSetting, match=r"early\.jsonl line 2 is 'not json'"):
+        resolve_source({"source": "early.jsonl"}, base_folder=tmp_path, field="data.mixture[0]")
 
 
 def test_missing_columns_are_named(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -83,7 +86,14 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"run": {"evaluations": {"loss": {"memory": "999TiB"}}}},
         ["evaluation loss", "memory", "GiB"],
     ),
-    "a store this version cannot take": ({"run": {"store": "s3://bucket/x"}}, ["run.store"]),
+    "a store in S3 without a place for the ledger": (
+        {"run": {"store": "s3://bucket/x"}},
+        ["run.tracking_uri", "http://HOST:PORT"],
+    ),
+    "a store of a kind that there is not": (
+        {"run": {"store": "gs://bucket/x", "tracking_uri": "sqlite:////nowhere/x.db"}},
+        ["run.store", "gs://", "s3://BUCKET/PREFIX"],
+    ),
     "a decay longer than the budget": (
         {"training": {"batch_tokens": 512, "schedule": {"decay_fraction": 1.5}}},
         ["decay_fraction", "1.5", "1"],
@@ -104,6 +114,39 @@ def test_wrong_values(kind: str, folder: Path, capsys: pytest.CaptureFixture[str
     told = refused(folder, capsys, "run", "grid.yaml")
     for word in words:
         assert word in told
+
+
+FAR = b'{"text": "some words"}\n' * 500
+TEXTS: dict[str, tuple[str, bytes, list[str]]] = {
+    "not UTF-8": ("a.txt", b"caf\xe9 au lait", ["a.txt", "0xe9", "UTF-8"]),
+    "an empty document": ("a.txt", b" \n", ["a.txt", "not empty"]),
+    "an empty file": ("a.jsonl", b"", ["a.jsonl", "an empty file"]),
+    "a line that is not JSON": ("a.jsonl", FAR + b"not json\n", ["a.jsonl line 501", "not json", "a JSON object"]),
+    "lines without the column": ("a.jsonl", b'{"body": "x"}\n', ["a.jsonl line 1", "body", "text_column"]),
+    "no Parquet": ("a.parquet", b"PAR0", ["a.parquet", "a Parquet file"]),
+    "a torn gzip file": ("a.jsonl.gz", gzip.compress(FAR)[:-9], ["a.jsonl.gz", "a whole gzip file"]),
+    "no gzip": ("a.txt.gz", b"words", ["a.txt.gz", "a whole gzip file"]),
+}
+
+
+@pytest.mark.parametrize("place", ["mixture", "heldout"])
+@pytest.mark.parametrize("kind", TEXTS)
+def test_texts_that_cannot_be_used(kind: str, place: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Found before anything starts where it stands at the beginning of a file."""
+    name, content, words = TEXTS[kind]
+    (folder / name).write_bytes(content)
+    given: Any = [name] if place == "mixture" else {"source": name}
+    (folder / "grid.yaml").write_text(yaml.safe_dump(GOOD | {"data": {"context": 64, place: given}}))
+    told = refused(folder, capsys, "run", "grid.yaml")
+    for word in words:
+        assert word in told
+
+
+def test_a_parquet_file_without_the_column(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pq.write_table(pa.table({"body": ["x"]}), folder / "a.parquet")
+    (folder / "grid.yaml").write_text(yaml.safe_dump(GOOD | {"data": {"context": 64, "mixture": ["a.parquet"]}}))
+    told = refused(folder, capsys, "run", "grid.yaml")
+    assert "a.parquet" in told and "body" in told and "text_column" in told
 
 
 PRETRAIN = {"name": "pretrain", "architectures": ["full"], "scales": ["n1"], "budgets": ["5N"]}

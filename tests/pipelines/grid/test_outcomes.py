@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gridlaw.modules.errors import BadSetting
 from gridlaw.pipelines.grid.executor import run_stage
+from gridlaw.pipelines.grid.graph import Graph, Node
 from gridlaw.pipelines.grid.outcome import TRY_AGAIN, failure_of
-from gridlaw.platform.errors import Surroundings
+from gridlaw.pipelines.grid.source import Problem, exit_code
+from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.store.local import LocalStore
 
 
@@ -34,6 +37,8 @@ def os_error(number: int, path: str) -> OSError:
         (os_error(errno.ENOMEM, "Cannot allocate memory"), "memory"),
         (ValueError("can't allocate memory"), "exception"),
         (SystemExit(143), "stopped"),
+        (BadSetting("a.jsonl line 7", seen="x", allowed="a JSON object"), "input"),
+        (BadInput("evaluate: loss: context", seen=9, allowed="at most 8"), "input"),
         (ZeroDivisionError("ours"), "exception"),
     ],
     ids=repr,
@@ -42,6 +47,37 @@ def test_kinds(error: BaseException, kind: str) -> None:
     failure = failure_of(error, store="/store")
     assert failure.kind == kind
     assert (kind in TRY_AGAIN) == (kind in ("store", "memory"))
+
+
+def test_unusable_input_is_told_in_its_own_words() -> None:
+    error = BadSetting("a.jsonl line 7", seen="x", allowed="a JSON object")
+    assert failure_of(error).reason == "a.jsonl line 7 is 'x'; allowed: a JSON object"
+
+
+@pytest.mark.parametrize(
+    ("problems", "done", "code"),
+    [
+        ([], True, 0),
+        ([("failed", True), ("blocked", False)], False, 2),
+        ([("failed", True), ("blocked", False)], True, 1),
+        ([("failed", True), ("failed", False)], False, 1),
+        ([("diverged", False)], False, 1),
+    ],
+)
+def test_unusable_input_is_exit_code_2_if_nothing_was_done(
+    problems: list[tuple[str, bool]], done: bool, code: int
+) -> None:
+    graph = Graph()
+    graph.add(Node(key=("prepare", "data")))
+    graph.add(Node(key=("decay", "point")))
+    graph.nodes["prepare", "data"].state = "done"
+    if done:
+        graph.nodes["decay", "point"].state = "done"
+    told = [
+        Problem(name="x", kind="point", status=status, reason="", attempts=1, is_input=is_input)
+        for status, is_input in problems
+    ]
+    assert exit_code(told, graph) == code
 
 
 def test_a_full_disk_is_told_with_what_to_do() -> None:
