@@ -59,6 +59,8 @@ def test_each_metric_and_step_is_in_mlflow_exactly_once(finished: Any) -> None:
     plan = {point["name"]: point for point in finished.plan()["points"]}
     for run in finished.runs("point"):
         point = plan[run.data.tags["gridlaw.name"]]
+        told = {"train_loss", "lr", "grad_norm", "tokens", "tokens_per_second", "data_wait_share", "memory_bytes"}
+        assert told | {"seconds_left"} <= set(run.data.metrics)
         steps = [each.step for each in client.get_metric_history(run.info.run_id, "tokens_per_second")]
         assert max(Counter(steps).values()) == 1
         history = client.get_metric_history(run.info.run_id, "lr")
