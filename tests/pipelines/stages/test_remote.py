@@ -158,6 +158,7 @@ def losses(path: Path) -> dict[int, float]:
     return found
 
 
+@pytest.mark.slow
 def test_killed_on_one_node_and_gone_on_with_on_the_next_it_comes_to_the_same_bits(
     local: Work, distant: Work, node: Callable[[], Mapping[str, str]], tmp_path: Path
 ) -> None:
@@ -220,6 +221,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(local: Work, d
     assert distant.weights() == local.weights()
 
 
+@pytest.mark.slow
 def test_a_stop_is_heard_and_no_step_is_repeated(
     local: Work, distant: Work, node: Callable[[], Mapping[str, str]]
 ) -> None:
@@ -241,6 +243,7 @@ def test_a_stop_is_heard_and_no_step_is_repeated(
     assert distant.weights() == local.weights()
 
 
+@pytest.mark.slow
 def test_training_goes_on_while_the_store_is_away(local: Work, distant: Work, s3: S3Server) -> None:
     def with_an_outage(task: dict[str, Any]) -> dict[str, Any]:
         with s3.busy():
@@ -266,6 +269,7 @@ def test_a_result_that_cannot_be_stored_is_none(distant: Work, s3: S3Server) -> 
     assert newest(distant, "trunk") == 0
 
 
+@pytest.mark.slow
 def test_an_evaluation_goes_on_from_its_finished_part(
     distant: Work, node: Callable[[], Mapping[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +297,7 @@ def test_an_evaluation_goes_on_from_its_finished_part(
     assert len(set(computed)) == len(computed) - 1 > 3
 
 
+@pytest.mark.slow
 def test_data_are_prepared_once_however_many_ask(
     plan: GridPlan, s3: S3Server, node: Callable[[], Mapping[str, str]]
 ) -> None:
