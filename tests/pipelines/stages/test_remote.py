@@ -159,6 +159,7 @@ def losses(path: Path) -> dict[int, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_killed_on_one_node_and_gone_on_with_on_the_next_it_comes_to_the_same_bits(
     local: Work, distant: Work, node: Callable[[], Mapping[str, str]], tmp_path: Path
 ) -> None:
@@ -166,10 +167,10 @@ def test_killed_on_one_node_and_gone_on_with_on_the_next_it_comes_to_the_same_bi
     for _ in range(3):
         wanted = newest(distant, "trunk") + moments.randint(1, distant.last_step // 5)
         process = stage_process.start("segment", distant.segment(), distant.store.address, node())
-        until = time.monotonic() + 200
+        until = time.monotonic() + 600
         while process.is_alive() and newest(distant, "trunk") < wanted:
             assert time.monotonic() < until
-            time.sleep(0.02)
+            time.sleep(0.1)
         if process.is_alive():
             os.kill(process.pid or 0, signal.SIGKILL)
             num_kills += 1
@@ -222,14 +223,15 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(local: Work, d
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_stop_is_heard_and_no_step_is_repeated(
     local: Work, distant: Work, node: Callable[[], Mapping[str, str]]
 ) -> None:
     process = stage_process.start("segment", distant.segment(), distant.store.address, node())
-    until = time.monotonic() + 200
+    until = time.monotonic() + 600
     while process.is_alive() and not newest(distant, "trunk"):
         assert time.monotonic() < until
-        time.sleep(0.02)
+        time.sleep(0.1)
     distant.store.write_bytes("stops/me", b"stop")
     process.join(120)
     assert process.exitcode == 1
@@ -244,6 +246,7 @@ def test_a_stop_is_heard_and_no_step_is_repeated(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_training_goes_on_while_the_store_is_away(local: Work, distant: Work, s3: S3Server) -> None:
     def with_an_outage(task: dict[str, Any]) -> dict[str, Any]:
         with s3.busy():
@@ -270,6 +273,7 @@ def test_a_result_that_cannot_be_stored_is_none(distant: Work, s3: S3Server) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_an_evaluation_goes_on_from_its_finished_part(
     distant: Work, node: Callable[[], Mapping[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +302,7 @@ def test_an_evaluation_goes_on_from_its_finished_part(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_data_are_prepared_once_however_many_ask(
     plan: GridPlan, s3: S3Server, node: Callable[[], Mapping[str, str]]
 ) -> None:
