@@ -204,6 +204,8 @@ def test_a_finished_task_is_not_done_again_on_another_node(
     assert {**again, "executed_now": 0, "resumed_from": 0} == {**first, "executed_now": 0, "resumed_from": 0}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(local: Work, distant: Work) -> None:
     half, last = distant.last_step // 2, distant.last_step
     distant.run("segment", distant.segment(half))
