@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
-from types import FrameType
 from typing import Any
 
 from gridlaw.pipelines.doctor.nodes import refuse_unfit_nodes
@@ -26,6 +25,7 @@ from gridlaw.pipelines.grid.notices import notices
 from gridlaw.pipelines.grid.places import Places
 from gridlaw.pipelines.grid.records import Records
 from gridlaw.pipelines.grid.requests import check_machine, requests_of, waiting
+from gridlaw.pipelines.grid.signals import StopRequests, stop_code
 from gridlaw.pipelines.grid.source import Capacity, Problem, Source, exit_code
 from gridlaw.pipelines.grid.state import (
     GridState,
@@ -430,11 +430,6 @@ def _with_news(
     return each
 
 
-def stop_code(signum: int) -> int:
-    """Exit code of a submission that had to stop: by a signal, or by its surroundings (0)."""
-    return {int(signal.SIGINT): 130, int(signal.SIGTERM): 143}.get(signum, 3)
-
-
 def refuse_lost_lease(lease: Lease, reason: str) -> None:
     """``Surroundings`` if another driver has taken over: nothing more is written into the ledger."""
     if lease.lost.is_set():
@@ -474,37 +469,3 @@ def _end(plan: GridPlan, store: Store, lease: Lease, worked: Worked, signum: int
         data=data,
         problems=problems,
     )
-
-
-class StopRequests:
-    """Ctrl-C and SIGTERM are remembered instead of ending the process; a second Ctrl-C ends it.
-
-    ``install`` again after Ray has started: Ray puts its own handler in place, which prints a stack trace on SIGTERM
-    and aborts.
-    """
-
-    def __init__(self) -> None:
-        self._seen: list[int] = []
-        self._before: dict[int, Any] = {}
-
-    def __call__(self) -> int:
-        """The first signal, or 0."""
-        return self._seen[0] if self._seen else 0
-
-    def install(self) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            before = signal.signal(each, self._remember)
-            self._before.setdefault(each, before)
-
-    def _remember(self, signum: int, frame: FrameType | None) -> None:
-        if self._seen and signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        self._seen.append(signum)
-
-    def __enter__(self) -> StopRequests:
-        self.install()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for each, handler in self._before.items():
-            signal.signal(each, handler if handler is not None else signal.SIG_DFL)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 from gridlaw.pipelines.grid.news import News
 from gridlaw.pipelines.grid.records import Records
+from gridlaw.pipelines.grid.signals import StopRequests, stop_code
 from gridlaw.pipelines.grid.source import Capacity, Problem, Source, exit_code
 from gridlaw.pipelines.grid.state import read_state, refuse_drift, refuse_lost_models
 from gridlaw.pipelines.grid.submission import (
     Place,
-    StopRequests,
     Watcher,
     Worked,
     begin_work,
@@ -26,7 +26,6 @@ from gridlaw.pipelines.grid.submission import (
     refuse_lost_lease,
     refuse_lost_store,
     report_name,
-    stop_code,
     taken_up,
     work,
 )
