@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,8 @@ import numpy as np
 import pytest
 
 from gridlaw.modules.data.prepare import PreparedData
+from gridlaw.modules.models import checkpoint
+from gridlaw.modules.models.decoder import DecoderLM
 from gridlaw.pipelines.evaluations import examples as kept
 from gridlaw.pipelines.evaluations import longppl, niah, recall
 from gridlaw.pipelines.evaluations.examples import Inputs
@@ -60,6 +66,61 @@ def test_a_killed_search_for_key_tokens_leaves_no_examples(
     assert not (tmp_path / "shared" / kept.FILE).exists()
     assert len(longppl.examples(run)) == 40
     assert sum(asked) == 40
+
+
+FINDER = """
+import json, sys
+from pathlib import Path
+from gridlaw.pipelines.evaluations.examples import Inputs
+from gridlaw.pipelines.evaluations.run import make_examples
+settings, data, model, folder = json.loads(sys.argv[1]), *sys.argv[2:]
+inputs = Inputs(examples=folder, evaluator={"identity": "finder", "folder": model})
+make_examples("longppl", settings, prepared_folder=Path(data), context=256, inputs=inputs)
+"""
+
+
+@pytest.mark.slow
+def test_a_search_killed_with_9_goes_on_from_its_finished_part(
+    models: Callable[[str], DecoderLM], prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No text is searched twice, and the end is that of a search which nobody disturbed."""
+    settings = {
+        "evaluator": "./model",
+        "context": 64,
+        "slide": 32,
+        "alpha": 0.0,
+        "beta": -20,
+        "split": True,
+        "documents": 96,
+    }
+    model = checkpoint.save_model(models("full"), tmp_path / "model")
+    arguments = [json.dumps(settings), str(prepared.folder), str(model), str(tmp_path / "killed")]
+    found = tmp_path / "killed" / longppl.KEY_TOKENS_FILE
+    with subprocess.Popen([sys.executable, "-c", FINDER, *arguments]) as finder:
+        while finder.poll() is None and (not found.exists() or found.read_bytes().count(b"\n") < 1 + 16):
+            time.sleep(0.01)
+        finder.send_signal(signal.SIGKILL)
+    assert finder.returncode == -signal.SIGKILL
+    kept_lines = [line for line in found.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    assert 1 + 16 <= len(kept_lines) < 1 + 96
+    assert not (tmp_path / "killed" / kept.FILE).exists()
+
+    asked: list[str] = []
+    find = longppl.find_key_tokens
+    monkeypatch.setattr(
+        longppl, "find_key_tokens", lambda own, texts, **more: asked.extend(texts) or find(own, texts, **more)
+    )
+
+    def search(folder: str) -> list[dict[str, Any]]:
+        inputs = Inputs(examples=str(tmp_path / folder), evaluator={"identity": "finder", "folder": str(model)})
+        make_examples("longppl", settings, prepared_folder=prepared.folder, context=256, inputs=inputs)
+        return [json.loads(line) for line in (tmp_path / folder / longppl.KEY_TOKENS_FILE).read_text().splitlines()]
+
+    continued = search("killed")
+    assert len(asked) == 96 - (len(kept_lines) - 1)
+    assert continued[: len(kept_lines)] == [json.loads(line) for line in kept_lines]
+    assert continued == search("undisturbed")
+    assert sum(len(line["slices"]) for line in continued[1:]) > 96
 
 
 def planned(entry: dict[str, Any], *, data: str = "d", context: int = 256, base_folder: Path = Path(".")) -> str:

@@ -1,4 +1,4 @@
-"""A limit on the memory of a worker, under which training at the first micro-batch really runs out of it."""
+"""Limits on the memory of workers, under which training at the first micro-batch, or an evaluation, really runs out."""
 
 from __future__ import annotations
 
@@ -45,3 +45,38 @@ def test_out_of_memory_leads_to_a_smaller_micro_batch_at_the_same_token_batch(
     assert trunk.info.status == point.info.status == "FINISHED"
     assert int(point.data.tags["gridlaw.steps"]) == 4
     assert point.data.metrics["tokens"] == 4 * WINDOWS * CONTEXT
+
+
+def test_an_evaluation_that_runs_out_of_memory_marks_itself_alone(new_workplace: Callable[[], Any]) -> None:
+    """Its point stays finished, with what its other evaluation measured; other points have both."""
+    place = new_workplace()
+    place.install_faulty_mixer()
+    limited = {"name": "limited", "pattern": [{"mixer": "faulty", "fault": "memory", "stage": "evaluate", "after": 1}]}
+    place.write(
+        {
+            "architectures": ["full", limited],
+            "scales": ["n1"],
+            "budgets": ["1N"],
+            "evaluate": [{"loss": {"tokens": 4096}}, {"efficiency": {"length": 32, "new_tokens": 2, "repeats": 1}}],
+            "laws": [],
+            "run": {"evaluations": {"loss": {"memory": "1GiB"}}},
+        }
+    )
+    done = place.run("--plain", timeout=1500)
+    assert done.returncode == 1, done.stderr
+    evaluations = {run.data.tags["gridlaw.name"]: run for run in place.runs("evaluation")}
+    statuses = {name: run.info.status for name, run in evaluations.items()}
+    assert statuses == {
+        "full/n1/1N/seed0/loss": "FINISHED",
+        "full/n1/1N/seed0/efficiency": "FINISHED",
+        "limited/n1/1N/seed0/loss": "FAILED",
+        "limited/n1/1N/seed0/efficiency": "FINISHED",
+    }
+    failed = evaluations["limited/n1/1N/seed0/loss"].data.tags
+    assert "memory" in failed["gridlaw.reason"]
+    assert failed["gridlaw.attempts"] == "3"
+    points = {run.data.tags["gridlaw.architecture"]: run for run in place.runs("point")}
+    assert {run.info.status for run in points.values()} == {"FINISHED"}
+    assert "loss" in points["full"].data.metrics
+    assert "loss" not in points["limited"].data.metrics
+    assert all("cache_bytes" in run.data.metrics for run in points.values())
