@@ -1,6 +1,7 @@
 """What evaluation took of a finished grid, beside training: seconds of tasks as the ledger has them.
 
-    gridlaw run quickstart && python tests/benchmarks/evaluation_share.py gridlaw-runs quickstart
+gridlaw run quickstart
+python tests/benchmarks/bench_evaluation_share.py gridlaw-runs quickstart
 """
 
 from __future__ import annotations
