@@ -9,6 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,17 @@ def wait_for_step(store: Path, step: int, driver: Any) -> None:
     """Until training is that far; an assertion if the driver ends before."""
     wait_for(lambda: newest_step(store) > step or driver.poll() is not None, "training to be under way")
     assert driver.poll() is None, "the grid was over too soon"
+
+
+@contextmanager
+def held(driver: Any) -> Iterator[None]:
+    """Inside, a driver's workers stand still, so that its grid is not over before a test has looked at it."""
+    workers = workers_of(driver.pid)
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    yield
+    for pid in workers:
+        os.kill(pid, signal.SIGCONT)
 
 
 def kill(driver: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import time
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from gridlaw.modules.training import checkpoint_files
-from running import finish, kill, losses_of, progress, under_way, workers_of
+from running import finish, held, kill, losses_of, progress, under_way
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
@@ -73,14 +72,10 @@ def test_a_killed_driver_is_followed_by_one_that_does_only_what_is_missing(
     place = new_workplace()
     place.write(LONGER)
     driver = under_way(place)
-    workers = workers_of(driver.pid)
-    for pid in workers:  # lest the grid be over before the second driver has looked
-        os.kill(pid, signal.SIGSTOP)
-    second = place.run()
+    with held(driver):
+        second = place.run()
     assert second.returncode == 2
     assert f"is being run by pid {driver.pid}" in second.stderr
-    for pid in workers:
-        os.kill(pid, signal.SIGCONT)
     kill(driver)
     finish(place, undisturbed)
     for run in place.runs("trunk"):
