@@ -7,14 +7,16 @@ from hypothesis import strategies as st
 
 from gridlaw.modules.data.embedded import python_library_texts
 from gridlaw.modules.data.needles import NeedleMaker, WordPool, depth_fractions, haystack_of, needle_grid
-from gridlaw.modules.data.tokenizers import BytesTokenizer
+from gridlaw.modules.data.tokenizers import BytesTokenizer, JsonTokenizer, Tokenizer
 from gridlaw.modules.errors import BadSetting
 
 
-@pytest.fixture(scope="module")
-def maker() -> NeedleMaker:
+@pytest.fixture(scope="module", params=["bytes", "bpe"])
+def maker(request: pytest.FixtureRequest, bpe_text: str) -> NeedleMaker:
     texts = python_library_texts()[:20]
-    tokenizer = BytesTokenizer()
+    tokenizer: Tokenizer = BytesTokenizer()
+    if request.param == "bpe":
+        tokenizer = JsonTokenizer(bpe_text, vocab_size=600, end_token_id=0)
     return NeedleMaker(
         haystack=haystack_of((tokenizer.encode(text) for text in texts), max_tokens=10**6),
         words=WordPool(texts, tokenizer),
@@ -35,7 +37,7 @@ def test_any_sample_has_its_length_and_needle(
     value = maker.tokenizer.decode(sample.candidates[sample.answer])
     question = text[text.rindex("\nThe key of ") :]
     assert text.count(question + value + ".\n") == 1
-    assert text[sample.needle_at - 1 :].startswith(question + value)  # the end token is not in the text
+    assert maker.tokenizer.decode(sample.prompt[sample.needle_at :]).startswith(question + value)
     assert sample.prompt[0] == maker.tokenizer.end_token_id
 
 
