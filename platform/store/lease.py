@@ -133,6 +133,7 @@ class Lease:
         heartbeat_seconds: float,
         stale_after_seconds: float,
         clock: Callable[[], float],
+        renewed: float,
     ) -> None:
         self.owner = owner
         self.lost = threading.Event()
@@ -140,7 +141,7 @@ class Lease:
         self._store, self._name, self._content = store, lease_name(owner.experiment), owner.encode()
         self._on_lost, self._clock = on_lost, clock
         self._heartbeat_seconds, self._stale_after_seconds = heartbeat_seconds, stale_after_seconds
-        self._renewed = clock()
+        self._renewed = renewed
         self._stopping, self._losing = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._beat, name="gridlaw-lease", daemon=True)
 
@@ -164,6 +165,7 @@ class Lease:
         owner = owner or Owner.this_process(experiment, job_id=job_id)
         name, content = lease_name(experiment), owner.encode()
         for _ in range(100):  # each turn lost means that another driver has just won or left
+            started = clock()
             if store.create(name, content):
                 break
             seen = look(store, experiment, stale_after_seconds=stale_after_seconds)
@@ -182,6 +184,7 @@ class Lease:
             heartbeat_seconds=heartbeat_seconds,
             stale_after_seconds=stale_after_seconds,
             clock=clock,
+            renewed=started,
         )
         lease._thread.start()
         return lease
@@ -201,9 +204,10 @@ class Lease:
         """One heartbeat: True while the lease is ours."""
         if self.lost.is_set():
             return False
+        started = self._clock()  # not the end: the store may have written early in a call that then took long to answer
         try:
             if self._store.touch_if(self._name, expected=self._content):
-                self._renewed = self._clock()
+                self._renewed = started
                 return True
             reason = self._taken_by()
         except (Surroundings, OSError) as error:

@@ -185,6 +185,34 @@ def test_a_heartbeat_that_hangs_keeps_no_lease(store: Store) -> None:
     lease.release()
 
 
+def test_a_slow_answer_does_not_lengthen_the_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store counts from when it wrote, so the owner may not count from when it heard of it."""
+    now = [0.0]
+
+    def slowly(method: Callable[..., bool]) -> Callable[..., bool]:
+        def call(*arguments: object, **named: object) -> bool:
+            done = method(*arguments, **named)
+            now[0] += 9.0
+            return done
+
+        return call
+
+    monkeypatch.setattr(store, "create", slowly(store.create))
+    monkeypatch.setattr(store, "touch_if", slowly(store.touch_if))
+    lease = Lease.acquire(store, "grid", heartbeat_seconds=1000, clock=lambda: now[0])
+    now[0] = 50.0
+    assert lease.renew()  # written at 50, heard of at 59
+    now[0] = 109.0
+    assert lease.held()
+    now[0] = 110.0
+    assert not lease.held()
+    another = Lease.acquire(store, "another", heartbeat_seconds=1000, clock=lambda: now[0])  # at 110, heard at 119
+    now[0] = 170.0
+    assert not another.held()
+    for each in (lease, another):
+        each.release()
+
+
 def test_a_full_disk_does_not_cost_the_lease(small_disk: Path, age: Age) -> None:
     store = LocalStore(small_disk / "store")
     lease = Lease.acquire(store, "grid", heartbeat_seconds=1000)
