@@ -1,6 +1,7 @@
 """Branches of one trunk against cosine runs of the same budgets: held-out loss over several seeds.
 
     python tests/benchmarks/bench_trunk_sharing.py [--scale n1] [--unit 10] [--seeds 0 1 2] [--optimizer muon]
+                                                   [--ratio 1 2 3 4 5 10] [--decay-fraction 0.1]
 
 Budgets are 1, 2, 3, 4, 5 and 10 times ``unit`` · N, the paper's ratio 100N to 1000N. The trunk and its decays (1 - sqrt
 over a tenth of the budget) cost 11.5 units of tokens, the cosine runs 25. That a branch is bit-identical to a run of
@@ -82,7 +83,7 @@ class Study:
 
     def branches(self, seed: int, budgets: list[int]) -> list[float]:
         """Losses of all budgets (in optimizer steps) from one trunk."""
-        settings = self.settings({})
+        settings = self.settings({"decay_fraction": self.given.decay_fraction})
         plans = [branch_plan(steps, settings.schedule) for steps in budgets]
         kept = tuple(plan.trunk_steps for plan in plans)
         trunk = self.job("trunk", seed, settings, until_step=max(kept), keep_steps=kept)
@@ -117,6 +118,8 @@ def main() -> None:
     parser.add_argument("--architecture", default="full")
     parser.add_argument("--optimizer", default="muon")
     parser.add_argument("--unit", type=float, default=10, help="the smallest budget, in N")
+    parser.add_argument("--ratio", type=int, nargs="+", default=RATIO, help="the budgets, in units")
+    parser.add_argument("--decay-fraction", type=float, default=0.1)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--batch-tokens", type=int, default=2048)
@@ -126,7 +129,7 @@ def main() -> None:
     torch.set_num_threads(1)
     scale = resolve_scale(given.scale)
     num_params = full_num_params(scale)
-    budgets = [math.ceil(given.unit * k * num_params / given.batch_tokens) for k in RATIO]
+    budgets = [math.ceil(given.unit * k * num_params / given.batch_tokens) for k in given.ratio]
     started = time.process_time()
     wsd: list[list[float]] = []
     cosine: list[list[float]] = []
@@ -144,7 +147,7 @@ def main() -> None:
     print(f"\n{given.architecture} at {given.scale}, {given.optimizer}, seeds {given.seeds}; held-out nats per token\n")
     print("| budget | steps | trunk and branch | cosine | difference | range over seeds |")
     print("|--:|--:|--:|--:|--:|--:|")
-    for index, (k, steps) in enumerate(zip(RATIO, budgets, strict=True)):
+    for index, (k, steps) in enumerate(zip(given.ratio, budgets, strict=True)):
         mine, theirs = [row[index] for row in wsd], [row[index] for row in cosine]
         relative = [a / b - 1 for a, b in zip(mine, theirs, strict=True)]
         print(
