@@ -59,7 +59,7 @@ class Client:
             command, cwd=self.folder, env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
-    def gridlaw(self, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    def gridlaw(self, *arguments: str, timeout: float = 1200) -> subprocess.CompletedProcess[str]:
         # A driver starts within minutes on a busy machine; what is there is not waited for.
         patient = ("--wait", "900") if arguments[0] == "submit" else ()
         process = self.start(*arguments, *patient)

@@ -113,6 +113,13 @@ class Screen:
             self._table.__exit__(*error)
 
 
+def tell_stopped(ended: Any, done: str, again: str) -> None:
+    """Why a submission stopped, what was done by then, and the command that goes on."""
+    signals = {130: "Ctrl-C", 143: signal.Signals.SIGTERM.name}
+    why = signals.get(ended.exit_code, ended.stopped)
+    click.echo(f"{why}: stopped with {done}; what ran was saved. To go on: gridlaw {again}", err=True)
+
+
 def _print_end(grid: str, ended: Any) -> None:
     """grid: as the command line names it and its place."""
     if ended.already_done:
@@ -120,12 +127,7 @@ def _print_end(grid: str, ended: Any) -> None:
         click.echo(f"report: {ended.report}")
         return
     if ended.stopped:
-        signals = {130: "Ctrl-C", 143: signal.Signals.SIGTERM.name}
-        click.echo(
-            f"{signals.get(ended.exit_code, ended.stopped)}: stopped with {ended.num_done} of {ended.num_points} "
-            f"points done; what ran was saved. To go on: gridlaw run {grid}",
-            err=True,
-        )
+        tell_stopped(ended, f"{ended.num_done} of {ended.num_points} points done", f"run {grid}")
         return
     from gridlaw.pipelines.report.terminal import laws_table
     from gridlaw.pipelines.terminal import results_console

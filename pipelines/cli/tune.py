@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,16 +62,13 @@ def run_command(
 
 
 def _print_end(plan: TunePlan, file: str, ended: Any) -> None:
+    from gridlaw.pipelines.cli.grid import tell_stopped
     from gridlaw.pipelines.tune.results import summary
 
     results = ended.results
     if ended.stopped:
-        signals = {130: "Ctrl-C", 143: signal.Signals.SIGTERM.name}
-        click.echo(
-            f"{signals.get(ended.exit_code, ended.stopped)}: stopped with {results.count('complete')} of "
-            f"{results.planned} trials complete; what ran was saved. To go on: gridlaw tune run {file}{place_words()}",
-            err=True,
-        )
+        done = f"{results.count('complete')} of {results.planned} trials complete"
+        tell_stopped(ended, done, f"tune run {file}{place_words()}")
         return
     if ended.already_done:
         click.echo(f"{len(results.trials)} trials already done")

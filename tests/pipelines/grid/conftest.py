@@ -80,6 +80,20 @@ class Workplace:
             command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=timeout
         )
 
+    def without_ray(self, *arguments: str) -> Result:
+        """The command, which must succeed and import nothing heavy."""
+        code = (
+            "import sys\nfrom gridlaw.pipelines.cli.main import main\n"
+            f"try:\n    main({list(arguments)!r})\nexcept SystemExit as end:\n    assert end.code == 0, end.code\n"
+            "loaded = [name for name in ('torch', 'ray', 'lightning') if name in sys.modules]\n"
+            "assert not loaded, loaded\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=self.folder, env=self.environment(), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
     def run(self, *arguments: str, timeout: float = 600) -> Result:
         return self.gridlaw("run", "grid.yaml", *arguments, timeout=timeout)
 
