@@ -162,21 +162,22 @@ def _metrics(ledger: Ledger, run: RunRecord, names: Sequence[str]) -> dict[str, 
 
 
 def _heat_maps(plan: GridPlan, ledger: Ledger, state: GridState, points: Sequence[PointRow]) -> tuple[HeatMap, ...]:
-    """Of each architecture's largest point that was asked for needles: maps of all points would fill the page."""
+    """Of each stage's and architecture's largest point that was asked for needles: maps of all would fill the page."""
     needles = next((each.name for each in plan.evaluations if each.name == NiahSettings.name), None)
-    largest: dict[str, PointRow] = {}
+    largest: dict[tuple[str, str], PointRow] = {}
     for point in sorted(points, key=lambda each: (each.num_params, each.tokens or 0), reverse=True):
         if needles is not None and state.evaluations[point.name, needles].status == "done":
-            largest.setdefault(point.architecture, point)
+            largest.setdefault((point.stage, point.architecture), point)
     found = []
-    for architecture in dict.fromkeys(point.architecture for point in points if point.architecture in largest):
-        point = largest[architecture]
+    for point in points:
+        if largest.get((point.stage, point.architecture)) is not point:
+            continue
         run = state.evaluations[point.name, NiahSettings.name].run
         details = ((ledger.read_json(run.run_id, DETAILS) if run is not None else None) or {}).get("details", {})
         found += [
             HeatMap(
                 point=point.name,
-                architecture=architecture,
+                architecture=point.architecture,
                 measure=word,
                 lengths=tuple(details["lengths"]),
                 depths=tuple(details["depths"]),

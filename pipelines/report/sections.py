@@ -92,8 +92,8 @@ def _heat_maps(data: ReportData, figures: Figures) -> list[object]:
         return []
     cells = words.listing(sorted({str(each.samples_per_cell) for each in data.heat_maps}), 3)
     note = (
-        f"Of each architecture's largest point; a cell is {cells} samples. Needles at depth 0% stand at the start of "
-        "the text, at 100% right before the question."
+        f"Of the largest point of each architecture and stage; a cell is {cells} samples. Needles at depth 0% stand at "
+        "the start of the text, at 100% right before the question."
     )
     drawn = panels_box([figures.figure(panel, "") for panel in panels])
     return [tag("h2", "Needles by depth and length", id="needles"), tag("p", note), drawn]

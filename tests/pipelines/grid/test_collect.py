@@ -104,11 +104,12 @@ def test_failures_of_other_settings_are_not_this_files(held: Held) -> None:
 
 NEEDLES = {
     "name": "maps",
-    "architectures": ["full", "swa-16"],
-    "scales": ["n1"],
-    "budgets": ["2N", "4N"],
     "data": {"context": 64},
     "training": {"batch_tokens": 512},
+    "stages": [
+        {"name": "first", "architectures": ["full", "swa-16"], "scales": ["n1"], "budgets": ["2N", "4N"]},
+        {"name": "then", "from": "first/full/2N", "architectures": ["full"], "budgets": ["2N"]},
+    ],
     "evaluate": [{"niah": {"depths": 2, "lengths": [50, 60, 64], "samples": 4}}],
 }
 
@@ -126,7 +127,7 @@ def measured(folder: Path) -> ReportData:
             name=evaluation_name(point.name, "niah"),
             fingerprint=plan.evaluation_fingerprint(point, niah),
         )
-        if point.name == "swa-16/n1/4N/seed0":
+        if point.name == "first/swa-16/n1/4N/seed0":
             ledger.fail_run(run, "worker lost")
             continue
         share = number / 4
@@ -143,11 +144,11 @@ def measured(folder: Path) -> ReportData:
     return collect(plan, ledger, read_state(plan, ledger, store), hardware="", wall_seconds=None)
 
 
-def test_heat_maps_are_of_each_architectures_largest_measured_point(folder: Path) -> None:
+def test_heat_maps_are_of_each_stages_and_architectures_largest_measured_point(folder: Path) -> None:
     report = measured(folder)
     ranked, generated, *others = report.heat_maps
     assert ranked == HeatMap(
-        point="full/n1/4N/seed0",
+        point="first/full/n1/4N/seed0",
         architecture="full",
         measure="ranked first",
         lengths=(50, 60, 64),
@@ -158,7 +159,9 @@ def test_heat_maps_are_of_each_architectures_largest_measured_point(folder: Path
     )
     assert (generated.measure, generated.chance, generated.shares[0]) == ("generated", None, (0.0, 0.0))
     assert [(each.point, each.shares[0][0]) for each in others] == [
-        ("swa-16/n1/2N/seed0", 0.5),
-        ("swa-16/n1/2N/seed0", 0.0),
+        ("first/swa-16/n1/2N/seed0", 0.5),
+        ("first/swa-16/n1/2N/seed0", 0.0),
+        ("then/full/n1/2N/seed0", 1.0),
+        ("then/full/n1/2N/seed0", 0.0),
     ]
     assert ReportData.from_dict(report.to_dict()).heat_maps == report.heat_maps
