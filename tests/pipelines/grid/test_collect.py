@@ -16,7 +16,7 @@ from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.tracking import default_tracking_uri
 from gridlaw.platform.spec.load import grid_from_mapping
 from gridlaw.platform.store.base import Store
-from gridlaw.platform.store.local import open_store
+from gridlaw.platform.store.open import open_store
 
 STAGES = [
     {"name": "first", "architectures": ["full"], "scales": ["n1"], "budgets": ["2N", "4N"]},
