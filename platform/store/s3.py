@@ -44,6 +44,7 @@ _LEASE_PATIENCE_SECONDS = 10.0
 _LEASE_READ_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS = 0.5
 _MARK, _DELETED = "gridlaw-mark", "gridlaw-deleted"
+_READ_AT_ONCE = 8 * 2**20
 _AT_ONCE = 1000  # keys of one listing or deletion: S3's limit
 _TURNS = 100  # of a conditional change that others get in the way of
 _AGAIN = "Mend that, then run again: what is done stays done"
@@ -234,6 +235,12 @@ class S3Store:
     def upload(self, path: Path, name: str) -> None:
         def send(client: Any) -> None:
             with open(path, "rb") as file:
+                # A small file may be written to meanwhile: what goes, and its checksum, are of one moment.
+                start = file.read(_READ_AT_ONCE + 1)
+                if len(start) <= _READ_AT_ONCE:
+                    client.put_object(**self._object(name), Body=start)
+                    return
+                file.seek(0)
                 client.upload_fileobj(file, self.bucket, self._key(name), Config=_transfer())
 
         self._call(f"write {name}", send)
@@ -335,7 +342,8 @@ class S3Store:
             raise self._surroundings(what, trouble) from error
 
     def _surroundings(self, what: str, trouble: Trouble) -> Surroundings:
-        return Surroundings(f"the store {self.address}: cannot {what}: {trouble.reason}. {trouble.next_step}. {_AGAIN}")
+        told = ". ".join(each for each in (trouble.reason, trouble.next_step, _AGAIN) if each)
+        return Surroundings(f"the store {self.address}: cannot {what}: {told}")
 
     def _retried(self, call: Callable[[Any], Result], *, quick: bool) -> Result:
         patience = min(self._patience_seconds, _LEASE_PATIENCE_SECONDS) if quick else self._patience_seconds

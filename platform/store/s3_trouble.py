@@ -84,6 +84,8 @@ def diagnose(error: BaseException) -> Trouble | None:
             return Trouble(reason="the server's certificate is not trusted", next_step="Set AWS_CA_BUNDLE")
         if names & _CONNECTION:
             return Trouble(reason="no S3 server answers", next_step=f"Check {ENDPOINT} and the network", may_pass=True)
+        if "FlexibleChecksumError" in names:
+            return Trouble(reason="what arrived does not match its checksum", may_pass=True)
         if "NoRegionError" in names:
             return Trouble(reason="no region is given", next_step="Set AWS_DEFAULT_REGION")
         if "ParamValidationError" in names or "InvalidBucketNameError" in names:

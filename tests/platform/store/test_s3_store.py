@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -188,3 +189,30 @@ def test_many_objects_are_listed_and_deleted_in_pages(store: S3Store, monkeypatc
     assert store.list("many") == names
     store.delete("many")
     assert store.list() == ["more"]
+
+
+def test_a_file_that_is_written_to_while_it_goes_up_has_a_moment_of_it_in_the_store(
+    s3: S3Server, tmp_path: Path
+) -> None:
+    """Such as the count of executed steps: the checksum that goes along has to be of the bytes that go."""
+    store, path, over = S3Store(f"s3://{s3.new_bucket()}/x"), tmp_path / "executed.count", threading.Event()
+    path.write_bytes(bytes(8))
+
+    def count() -> None:
+        with path.open("r+b", buffering=0) as file:
+            for number in itertools.count(1):
+                if over.is_set():
+                    return
+                os.pwrite(file.fileno(), number.to_bytes(8, "little"), 0)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        seen = []
+        for _ in range(40):
+            store.upload(path, "count")
+            seen.append(int.from_bytes(store.read_bytes("count"), "little"))
+    finally:
+        over.set()
+        thread.join()
+    assert seen == sorted(seen) and seen[-1] > seen[0]
