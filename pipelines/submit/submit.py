@@ -79,6 +79,7 @@ def submit_grid(
     options = options or Options()
     run, name = spec.run, spec.name
     check_place(run, num_nodes=1)
+    Place.of_run(run)  # refuses a store without a place for the ledger
     if spec.tune is not None:
         check_storage_place(run)
         if options.autoscaling:
