@@ -34,6 +34,7 @@ _PATIENT = {
 
 
 _TRIES, _NODE_SECONDS = 4, 120
+_AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
 
 
 class RayHead:
@@ -259,8 +260,22 @@ def free_ports(number: int) -> list[int]:
 
 
 def _ray_start() -> None:
-    """The ``ray`` command, with more than the 30 s that a constant in its code gives a raylet to come up."""
+    """The ``ray`` command, with more than the seconds that constants in its code give its processes to come up: 30 to a
+    raylet, and 15 to a raylet's agents to write down their ports, which are given here."""
+    import inspect
+
     from ray._private import services
+    from ray._raylet import persist_port
+
+    start = services.start_raylet
+
+    def start_raylet(*arguments: Any, **more: Any) -> Any:
+        given = inspect.signature(start).bind(*arguments, **more).arguments
+        for name in _AGENT_PORTS:
+            persist_port(given["session_dir"], given["node_id"], name, given[name])
+        return start(*arguments, **more)
+
+    services.start_raylet = start_raylet
     from ray.scripts.scripts import main
 
     ask = services.get_node
