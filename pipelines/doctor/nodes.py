@@ -15,7 +15,7 @@ from gridlaw.platform.errors import BadInput, GridlawError
 from gridlaw.platform.store.base import Store
 
 Task = dict[str, Any]
-PREFLIGHT_SECONDS = 120.0
+PREFLIGHT_SECONDS = 300.0
 
 
 def ask_nodes(
