@@ -93,7 +93,7 @@ def check_ledger(place: Any) -> None:
 
 def test_a_disk_that_checkpoints_fill(new_place: Callable[..., Any], undisturbed: dict[str, float]) -> None:
     """ray #23688, with the ledger on the full disk, too. More room, and the same command goes on."""
-    place = new_place(store="disk/store", keep={"every_tokens": 512}, checkpoint_every_steps=1)
+    place = new_place(store="disk/store", keep={"every_tokens": 1024}, checkpoint_every_steps=1)
     place.store = place.folder / "disk" / "store"
     with mounted(place.folder / "disk", "8m") as disk:
         driver = place.start("--plain")
