@@ -37,7 +37,7 @@ def test_examples_are_made_once_for_all_models(
         resolve_evaluation({"niah": {"depths": 1, "lengths": 1, "samples": 2}}),
         resolve_evaluation({"loss": {"tokens": 1000}}),
     ]
-    monkeypatch.setattr(command, "_resolve", lambda *_: (evaluations, targets))
+    monkeypatch.setattr(command, "_resolve", lambda *_, **__: (evaluations, targets))
     made: list[DataRun] = []
     make = niah.make_samples
     monkeypatch.setattr(niah, "make_samples", lambda run: made.append(run) or make(run))
