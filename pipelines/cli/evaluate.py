@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One model to evaluate. inputs: what an evaluation needs beside it."""
+    """One model to evaluate. inputs: what an evaluation needs beside it. training: its curve of full attention."""
 
     name: str
     model: Path
     data: Path
     inputs: Callable[[Evaluation], Inputs]
+    training: Callable[[], dict[str, Any]] = dict
 
 
 @click.command()
@@ -37,7 +38,7 @@ class Target:
 @click.argument("evaluations", nargs=-1, required=True)
 @click.option("--data", "data_folder", default=None, type=click.Path(path_type=Path), help="Prepared data.")
 @click.option("--set", "settings", multiple=True, metavar="NAME.KEY=VALUE", help="A setting, such as niah.depths=5.")
-@click.option("--figures", default=None, type=click.Path(path_type=Path, file_okay=False), help="Folder for heat maps.")
+@click.option("--figures", default=None, type=click.Path(path_type=Path, file_okay=False), help="Folder for figures.")
 @click.option("--work", default=None, type=click.Path(path_type=Path), help="Keep finished parts here, to go on from.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @place_options
@@ -69,21 +70,22 @@ def evaluate(
                 result = _measure(target, each, folder)
                 found.setdefault(target.name, {})[each.name] = result
                 if figures is not None:
-                    _draw(result, figures, target.name, each.name)
+                    _draw(result, figures, target, each.name)
                 if not as_json:
                     click.echo(f"{target.name} {each.name}: {_words(result)}")
     if as_json:
         click.echo(json.dumps(found))
 
 
-def _draw(result: dict[str, Any], folder: Path, point: str, evaluation: str) -> None:
-    """Heat maps as HTML and PNG; their names go to standard error."""
-    from gridlaw.pipelines.evaluations.figures import heat_maps
+def _draw(result: dict[str, Any], folder: Path, target: Target, evaluation: str) -> None:
+    """Figures as HTML and PNG; their names go to standard error."""
+    from gridlaw.pipelines.evaluations.figures import figures
     from gridlaw.pipelines.laws.figures import save
 
     folder.mkdir(parents=True, exist_ok=True)
-    for name, figure in heat_maps(result, title=point).items():
-        stem = "-".join([evaluation, name, *Path(point).parts[-5:]]).replace("/", "")
+    training = target.training() if evaluation == "routing" else None
+    for name, figure in figures(result, title=target.name, training=training).items():
+        stem = "-".join([evaluation, name, *Path(target.name).parts[-5:]]).replace("/", "")
         paths = [save(figure, folder / f"{stem}{ending}") for ending in (".html", ".png")]
         click.echo(f"figures: {', '.join(map(str, paths))}", err=True)
 
@@ -164,7 +166,8 @@ class _Grid:
         )
         place = Place.of(self.plan)
         self.store = place.store(create=False)
-        state = read_state(self.plan, place.ledger(self.plan, self.store), self.store)
+        self.ledger = place.ledger(self.plan, self.store)
+        self.state = state = read_state(self.plan, self.ledger, self.store)
         self._run_ids = {
             name: each.run.run_id for name, each in state.points.items() if each.status == "done" and each.run
         }
@@ -181,6 +184,7 @@ class _Grid:
     def target(self, name: str) -> Target:
         """A finished point."""
         from gridlaw.pipelines.grid.attempts import MODEL_FOLDER
+        from gridlaw.pipelines.grid.curves import full_ratio_curve
         from gridlaw.platform.store.base import attempt_name, data_name
         from gridlaw.platform.store.cache import local_folder
 
@@ -188,7 +192,13 @@ class _Grid:
         if data is None:
             data = local_folder(self.store, data_name(self.plan.trunk_of(self.done[name]).data.folder))
         model = local_folder(self.store, f"{attempt_name(self._run_ids[name])}/{MODEL_FOLDER}")
-        return Target(name=name, model=model, data=data, inputs=lambda evaluation: self._inputs(name, evaluation))
+        return Target(
+            name=name,
+            model=model,
+            data=data,
+            inputs=lambda evaluation: self._inputs(name, evaluation),
+            training=lambda: full_ratio_curve(self.ledger, self.plan, self.state, self.done[name], by_layer=True),
+        )
 
     def _inputs(self, name: str, evaluation: Evaluation) -> Inputs:
         from gridlaw.pipelines.grid.tasks import EvaluatorFolders, evaluation_inputs

@@ -12,6 +12,7 @@ from typing import Any
 
 from gridlaw.pipelines.evaluations.settings import NiahSettings
 from gridlaw.pipelines.figures.needles import MEASURES
+from gridlaw.pipelines.grid.curves import CURVE_POINTS, full_ratio_curve
 from gridlaw.pipelines.grid.records import DETAILS, LAW
 from gridlaw.pipelines.grid.state import (
     GridState,
@@ -38,7 +39,6 @@ from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.records import TRAIN_LOSS, RunRecord
 from gridlaw.platform.ledger.version import code_version
 
-CURVE_POINTS = 200
 _VERSIONS = ("gridlaw", "torch", "lightning", "ray", "mlflow")
 
 
@@ -117,10 +117,14 @@ def _point(plan: GridPlan, ledger: Ledger, state: GridState, point: PointPlan) -
         (standing.run.number("seconds") or 0.0) if standing.run is not None and standing.status == "done" else None
     )
     metrics: dict[str, MetricValue] = {}
+    routing: dict[str, Any] = {}
     for evaluation in plan.evaluations:
         done = state.evaluations[point.name, evaluation.name]
         if done.status == "done" and done.run is not None:
-            metrics |= _metrics(ledger, done.run, list(evaluation.kind.metrics))
+            kept = ledger.read_json(done.run.run_id, DETAILS) or {}
+            metrics |= _metrics(kept, done.run, list(evaluation.kind.metrics))
+            if evaluation.name == "routing" and not kept.get("details", {}).get("fixed"):
+                routing = kept["details"] | {"training": full_ratio_curve(ledger, plan, state, point)}
             seconds = (seconds or 0.0) + (done.run.number("seconds") or 0.0)
     return PointRow(
         name=point.name,
@@ -140,6 +144,7 @@ def _point(plan: GridPlan, ledger: Ledger, state: GridState, point: PointPlan) -
         six_nd=6.0 * trunk.num_params * point.tokens,
         seconds=seconds,
         device_seconds=seconds,
+        routing=routing,
     )
 
 
@@ -154,9 +159,8 @@ def _status(plan: GridPlan, state: GridState, point: PointPlan) -> tuple[str, st
     return ("blocked", reason) if reason else ("not run", "")
 
 
-def _metrics(ledger: Ledger, run: RunRecord, names: Sequence[str]) -> dict[str, MetricValue]:
-    """An evaluation's metrics with their intervals and chance levels."""
-    kept = ledger.read_json(run.run_id, DETAILS) or {}
+def _metrics(kept: dict[str, Any], run: RunRecord, names: Sequence[str]) -> dict[str, MetricValue]:
+    """An evaluation's metrics with their intervals and chance levels. kept: what its run keeps beside them."""
     number, told = kept.get("num_samples"), kept.get("details", {})
     return {name: metric_value(name, run.metrics, number, told.get(name)) for name in names if name in run.metrics}
 

@@ -58,6 +58,8 @@ class PointRow(Plain):
     metrics: name → value, for example loss, bits_per_byte, niah. outcomes: name → why a measured metric has no value.
     train_flops: what training this point alone would cost, 3 × forward (the project's one definition); six_nd: 6·N·D.
     seconds, device_seconds: spent on this point's decay and evaluations, wall clock and summed over devices.
+    routing: details of the evaluation ``routing`` where a layer chooses, with ``training``, the share of full attention
+    over tokens (``tokens``, ``mean``); empty for other points.
     """
 
     name: str
@@ -77,6 +79,7 @@ class PointRow(Plain):
     six_nd: float | None = None
     seconds: float | None = None
     device_seconds: float | None = None
+    routing: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.status not in POINT_STATUSES:

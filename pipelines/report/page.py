@@ -11,7 +11,7 @@ import gzip
 from collections.abc import Sequence
 from functools import cache
 
-from gridlaw.pipelines.report import charts, law_sections, sections, words
+from gridlaw.pipelines.report import charts, law_sections, routing_section, sections, words
 from gridlaw.pipelines.report.data import ReportData
 from gridlaw.pipelines.report.markup import Figures, Html, joined, tag
 from gridlaw.pipelines.report.style import SCRIPT, SHEET
@@ -24,6 +24,7 @@ def render(data: ReportData) -> str:
         sections.in_short(data),
         law_sections.laws(data, figures, style),
         sections.retrieval(data, figures, style),
+        routing_section.routing_section(data, figures),
         sections.compared(data),
         sections.points(data),
         sections.failures(data),
@@ -61,7 +62,7 @@ def _header(data: ReportData, written: Html) -> Html:
     kicker = f"Scaling-law report, {_when(data.created)}" + (f", {data.hardware}" if data.hardware else "")
     named = [("laws", "Laws")]
     named += [(f"chance-{index}", words.metric_label(name)) for index, name in enumerate(words.chance_metrics(data))]
-    named += [("needles", "Needles by place"), ("compared", "Comparison")]
+    named += [("needles", "Needles by place"), ("routing", routing_section.TITLE), ("compared", "Comparison")]
     named += [
         ("points", "Points"),
         ("failed", "Failed"),
