@@ -166,8 +166,8 @@ class _Grid:
         )
         place = Place.of(self.plan)
         self.store = place.store(create=False)
-        self.ledger = place.ledger(self.plan, self.store)
-        self.state = state = read_state(self.plan, self.ledger, self.store)
+        self._ledger = place.ledger(self.plan, self.store)
+        self._state = state = read_state(self.plan, self._ledger, self.store)
         self._run_ids = {
             name: each.run.run_id for name, each in state.points.items() if each.status == "done" and each.run
         }
@@ -192,12 +192,14 @@ class _Grid:
         if data is None:
             data = local_folder(self.store, data_name(self.plan.trunk_of(self.done[name]).data.folder))
         model = local_folder(self.store, f"{attempt_name(self._run_ids[name])}/{MODEL_FOLDER}")
+        ledger = self._ledger
+        assert ledger is not None, "finished points are in a ledger"
         return Target(
             name=name,
             model=model,
             data=data,
             inputs=lambda evaluation: self._inputs(name, evaluation),
-            training=lambda: full_ratio_curve(self.ledger, self.plan, self.state, self.done[name], by_layer=True),
+            training=lambda: full_ratio_curve(ledger, self.plan, self._state, self.done[name], by_layer=True),
         )
 
     def _inputs(self, name: str, evaluation: Evaluation) -> Inputs:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gridlaw.pipelines.grid.collect import collect
+from gridlaw.pipelines.grid.curves import full_ratio_curve
 from gridlaw.pipelines.grid.records import DETAILS
 from gridlaw.pipelines.grid.state import evaluation_name, read_state, training_blocked_by
 from gridlaw.pipelines.plan import GridPlan, make_plan
@@ -165,3 +166,62 @@ def test_heat_maps_are_of_each_stages_and_architectures_largest_measured_point(f
         ("then/full/n1/2N/seed0", 0.0),
     ]
     assert ReportData.from_dict(report.to_dict()).heat_maps == report.heat_maps
+
+
+ROUTED = {
+    "name": "routed",
+    "architectures": ["full", "swiattn-16"],
+    "scales": ["n1"],
+    "budgets": ["2N", "4N"],
+    "data": {"context": 64},
+    "training": {"batch_tokens": 512, "schedule": {"warmup_steps": 2}},
+    "evaluate": [{"routing": {"tokens": 2048}}],
+}
+
+
+def test_routing_and_its_curve_are_what_the_evaluation_and_the_runs_say(folder: Path) -> None:
+    """Over training: what the trunk logged up to the branch, then the point's own run, each step once."""
+    plan = make_plan(grid_from_mapping(ROUTED, source="test", base_folder=folder))
+    store = open_store(folder / "store", create=True)
+    ledger = Ledger.open(default_tracking_uri(str(folder / "store")), "routed", store.address, create=True)
+    (routing,) = plan.evaluations
+    point = next(each for each in plan.points if each.name == "swiattn-16/n1/4N/seed0")
+    trunk = plan.trunk_of(point)
+    branch, end = point.trunk_steps, point.total_steps
+    assert 4 < branch < end - 2
+
+    def write(kind: str, name: str, fingerprint: str, first: int, last: int, share: float) -> str:
+        run = ledger.start_run(kind, name=name, fingerprint=fingerprint)
+        for step in (first, last - 1, last):
+            shares = {
+                "train_full_ratio/0": share + step,
+                "train_full_ratio/1": share,
+                "train_full_ratio": share + step / 2,
+            }
+            ledger.log_results(run, metrics=shares, step=step)
+        ledger.finish_run(run)
+        return run
+
+    write("trunk", trunk.name, trunk.fingerprint, branch - 3, branch + 2, 100.0)  # it went on for longer budgets
+    write("point", point.name, point.fingerprint, branch + 1, end, 200.0)
+    details = {"by_layer": [0.25, 0.5], "documents": 1, "tokens": 9, "by_position": [], "by_loss": []}
+    run = ledger.start_run(
+        "evaluation",
+        name=evaluation_name(point.name, "routing"),
+        fingerprint=plan.evaluation_fingerprint(point, routing),
+    )
+    ledger.log_json(run, DETAILS, {"metrics": {}, "details": details, "num_samples": 9})
+    ledger.finish_run(run)
+    state = read_state(plan, ledger, store)
+    steps = [branch - 3, branch + 1, end - 1, end]
+    curve = full_ratio_curve(ledger, plan, state, point, by_layer=True)
+    assert curve["tokens"] == [float(512 * step) for step in steps]
+    assert curve["by_layer"] == [
+        [100.0 + steps[0], *(200.0 + step for step in steps[1:])],
+        [100.0, 200.0, 200.0, 200.0],
+    ]
+    report = collect(plan, ledger, state, hardware="", wall_seconds=None)
+    own = next(row for row in report.points if row.name == point.name).routing
+    assert own == details | {"training": {"tokens": curve["tokens"], "mean": curve["mean"]}}
+    assert [row.name for row in report.points if row.routing] == [point.name]
+    assert ReportData.from_dict(report.to_dict()).points == report.points

@@ -58,6 +58,7 @@ def test_the_command_draws_what_the_evaluation_and_the_runs_say(
     place = Place.of(plan)
     store = place.store(create=False)
     ledger = place.ledger(plan, store)
+    assert ledger is not None
     point = next(each for each in plan.points if each.name == NAME)
     curve = full_ratio_curve(ledger, plan, read_state(plan, ledger, store), point, by_layer=True)
     steps = range(1, point.total_steps + 1)
