@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gridlaw.pipelines.figures.colours import RAMP, Style
+from gridlaw.pipelines.figures.colours import NUM_SCALE_COLOURS, Style
 from gridlaw.pipelines.figures.marks import Panel, layout, line, linear_axis, log_axis, markers, round_step
 from gridlaw.pipelines.figures.needles import FULL, needle_panel
 from gridlaw.pipelines.report import words
 
 SHARE = "share of full attention"
 ANSWERING = "answering needles"
+Binned = list[tuple["Routed", list[tuple[float, Mapping[str, Any]]]]]
+"""Models with their bins: the place on the axis, and the evaluation's row."""
 LEAST_TOP = 0.05  # an axis reaches at least this share, so that noise near 0 is not blown up
 
 
@@ -59,8 +61,8 @@ def layer_panel(models: Sequence[Routed]) -> Panel | None:
         if len(models) == 1 and (needles := model.routing.get("needles")):
             answering = needles["by_layer"]
             labels = _labels(ANSWERING, answering)
-            look = {"colour": "--arch-1", "symbol": "diamond", "key": ANSWERING, "filled": False}
-            traces.append(markers(layers, answering, labels, **look))
+            marks = markers(layers, answering, labels, colour="--arch-1", symbol="diamond", key=ANSWERING, filled=False)
+            traces.append(marks)
             shown += answering
     most = max(len(model.routing["by_layer"]) for model in models)
     ticks = list(range(0, most, math.ceil(most / 12)))
@@ -82,18 +84,20 @@ def loss_panel(models: Sequence[Routed]) -> Panel | None:
     bins = sorted({(row["from"], row["to"]) for model in models for row in model.routing["by_loss"]})
     if not bins:
         return None
-    places = {each: place for place, each in enumerate(bins)}
+    places = {each: float(place) for place, each in enumerate(bins)}
     names = [f"{start:g}–{stop:g}" if stop < 1e6 else f"≥ {start:g}" for start, stop in bins]
     x_axis = linear_axis(
         -0.5, len(bins) - 0.5, "loss of the next token (nats)", tickvals=list(places.values()), ticktext=names
     )
-    rows = [(model, [(places[row["from"], row["to"]], row) for row in model.routing["by_loss"]]) for model in models]
+    rows: Binned = [
+        (model, [(places[row["from"], row["to"]], row) for row in model.routing["by_loss"]]) for model in models
+    ]
     return _binned("Against token loss", rows, x_axis, dict(zip(places.values(), names, strict=True)))
 
 
 def position_panel(models: Sequence[Routed]) -> Panel | None:
     """Shares by position in the text, in the evaluation's bins, each at its geometric middle."""
-    rows = [
+    rows: Binned = [
         (model, [(math.sqrt(max(row["from"], 1) * row["to"]), row) for row in model.routing["by_position"]])
         for model in models
     ]
@@ -103,12 +107,7 @@ def position_panel(models: Sequence[Routed]) -> Panel | None:
     return _binned("By position", rows, log_axis(places, "position (tokens)", counts=True), places)
 
 
-def _binned(
-    title: str,
-    rows: Sequence[tuple[Routed, list[tuple[float, Mapping[str, Any]]]]],
-    x_axis: dict[str, Any],
-    names: Mapping[float, str],
-) -> Panel:
+def _binned(title: str, rows: Binned, x_axis: dict[str, Any], names: Mapping[float, str]) -> Panel:
     traces: list[dict[str, Any]] = []
     shown: list[float] = []
     for model, own in rows:
@@ -136,7 +135,7 @@ def training_panel(models: Sequence[Routed]) -> Panel | None:
         curve = model.routing["training"]
         layers = curve.get("by_layer", []) if len(kept) == 1 else []
         for layer, shares in enumerate(layers):
-            colour = RAMP[round(layer * (len(RAMP) - 1) / max(len(layers) - 1, 1))][1].removeprefix("var:")
+            colour = f"--scale-{round(layer * (NUM_SCALE_COLOURS - 1) / max(len(layers) - 1, 1))}"
             traces.append(line(curve["tokens"], shares, colour, f"layer {layer}", width=1))
             shown += shares
         colour = "--ink" if layers else model.colour
