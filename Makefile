@@ -31,7 +31,7 @@ quickstart: install
 	$(BIN)/gridlaw run quickstart
 
 test: install-test  # two processes: whole grids in one, everything else in the other (tests/conftest.py)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 test-slow: install-test
 	$(BIN)/python -m pytest -m slow --timeout 3600

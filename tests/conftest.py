@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,14 +25,24 @@ sys.path.append(str(Path(__file__).parent))  # appended, never first: tests/plat
 GRIDS = Path(__file__).parent / "pipelines" / "grid"  # whole grids with a Ray of their own
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests share a process under ``pytest -n 2 --dist loadgroup``: those of one file, and all whole grids.
+def scope(nodeid: str) -> str:
+    """Tests of one scope share a process under ``pytest -n 2``: a file's, and all whole grids (no two Rays at once)."""
+    file = Path(nodeid.split("::")[0])
+    return "grids" if file.parts[1:3] == GRIDS.parts[-2:] else str(file)
 
-    The grids come first and one after another, so that at most one Ray runs beside the other tests.
-    """
-    for item in items:
-        group = "grids" if GRIDS in item.path.parents else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+
+@pytest.hookimpl(optionalhook=True)  # machines that only run kernels have no pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """(``--dist loadgroup`` would do, but pytest-xdist 3.8 loses its groups under pytest 9.2.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = scope  # type: ignore[method-assign]
+    return scheduler
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole grids first: they take the longest."""
     items.sort(key=lambda item: GRIDS not in item.path.parents)
 
 
