@@ -37,7 +37,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = scope  # type: ignore[method-assign]
+    scheduler._split_scope = scope
     return scheduler
 
 
