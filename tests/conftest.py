@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from s3_server import S3Server
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's is 15: workers would starve beside the other test process
 if not Path(
     "/dev/nvidiactl"
 ).exists():  # peers' kernels are interpreted then, and triton reads this when first imported
