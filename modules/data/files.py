@@ -49,6 +49,15 @@ def check_document(text: Any, place: str) -> str:
         raise BadSetting(f"document at {place}", seen=text, allowed="a text")
     if not text.strip():
         raise BadSetting(f"document at {place}", seen=text, allowed="a text that is not empty", hint="Remove the row")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # JSON's escapes can say what UTF-8 cannot
+        raise BadSetting(
+            f"document at {place}",
+            seen=f"half of a surrogate pair, \\u{ord(text[error.start]):04x}",
+            allowed="text that UTF-8 can hold",
+            hint="Something cut a character in two: mend or remove the row",
+        ) from None
     return text
 
 
@@ -97,7 +106,7 @@ def _read_jsonl(path: Path, text_column: str) -> Iterator[str]:
             line = _decode(raw, place)
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:  # the second: nested without end
                 raise BadSetting(place, seen=line[:60].rstrip("\n"), allowed="a JSON object", hint=str(error)) from None
             if not isinstance(row, dict) or text_column not in row:
                 raise BadSetting(

@@ -133,6 +133,12 @@ def test_wrong_sources_get_one_clear_message(entry: dict[str, Any], message: str
         ("a.jsonl", b'{"text": "x"}\nnot json\n', r"a\.jsonl line 2 is 'not json'; allowed: a JSON object"),
         ("a.jsonl", b'{"text": "x"}\n{"text": ""}\n', r"document at .*a\.jsonl line 2"),
         ("a.jsonl", b'{"text": 3}\n', r"document at .*a\.jsonl line 1 is 3; allowed: a text"),
+        ("a.jsonl", b"[" * 100_000, r"a\.jsonl line 1 is '\[+'; allowed: a JSON object"),
+        (
+            "a.jsonl",
+            rb'{"text": "\ud83d cut"}',
+            r"a\.jsonl line 1 is 'half of a surrogate .*ud83d'",
+        ),
         ("a.jsonl", b'{"body": "x"}\n', r"line 1 is \['body'\]; allowed: a JSON object with the key 'text'"),
         ("a.jsonl", b'["x"]\n', r"line 1 is \['x'\]; allowed: a JSON object with the key"),
         ("a.jsonl", b'{"text": "x"}\n\xff\n', r"a\.jsonl line 2 is 'byte 0xff"),
