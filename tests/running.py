@@ -1,4 +1,4 @@
-"""Grids under way in tests: looking at them from outside, killing them, and what has to hold when they have ended."""
+"""Processes and grids under way in tests: looking at them from outside, killing them, and what has to hold when they have ended."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,17 @@ def wait_for(condition: Callable[[], Any], what: str, limit_seconds: float = 600
             return found
         time.sleep(0.05)
     raise AssertionError(f"waited {limit_seconds} s for {what}")
+
+
+def let_go(racers: Sequence[subprocess.Popen[str]]) -> None:
+    """Let processes that print ``ready`` and then read a line go on at the same moment."""
+    for racer in racers:
+        assert racer.stdin is not None and racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
 
 
 def progress(store: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -54,7 +54,7 @@ def check_document(text: Any, place: str) -> str:
     except UnicodeEncodeError as error:  # JSON's escapes can say what UTF-8 cannot
         raise BadSetting(
             f"document at {place}",
-            seen=f"half of a surrogate pair, \\u{ord(text[error.start]):04x}",
+            seen=f"half of a surrogate pair, U+{ord(text[error.start]):04X}",
             allowed="text that UTF-8 can hold",
             hint="Something cut a character in two: mend or remove the row",
         ) from None

@@ -55,8 +55,7 @@ def layer_panel(models: Sequence[Routed]) -> Panel | None:
         shares = model.routing["by_layer"]
         layers = list(range(len(shares)))
         labels = _labels(model.name, shares)
-        traces.append(line(layers, shares, model.colour, model.key, width=1.6) | {"showlegend": False})
-        traces.append(markers(layers, shares, labels, colour=model.colour, symbol=model.symbol, key=model.key))
+        traces += _marked_line(model, layers, shares, labels)
         shown += shares
         if len(models) == 1 and (needles := model.routing.get("needles")):
             answering = needles["by_layer"]
@@ -73,6 +72,15 @@ def layer_panel(models: Sequence[Routed]) -> Panel | None:
         traces=traces,
         layout=layout(x_axis, _share_axis(shown)),
     )
+
+
+def _marked_line(
+    model: Routed, xs: Sequence[float], shares: Sequence[float], labels: Sequence[str]
+) -> list[dict[str, Any]]:
+    return [
+        line(xs, shares, model.colour, model.key, width=1.6) | {"showlegend": False},
+        markers(xs, shares, labels, colour=model.colour, symbol=model.symbol, key=model.key),
+    ]
 
 
 def _labels(name: str, shares: Sequence[float]) -> list[str]:
@@ -116,8 +124,7 @@ def _binned(title: str, rows: Binned, x_axis: dict[str, Any], names: Mapping[flo
             f"{model.name}\n{names[x]}: {words.percent(row['full_ratio'])} of {row['tokens']:,} tokens"
             for x, row in own
         ]
-        traces.append(line(xs, shares, model.colour, model.key, width=1.6) | {"showlegend": False})
-        traces.append(markers(xs, shares, labels, colour=model.colour, symbol=model.symbol, key=model.key))
+        traces += _marked_line(model, xs, shares, labels)
         shown += shares
     whose = words.listing([model.name for model, _ in rows], 6)
     alt = f"Share of full attention {title[0].lower()}{title[1:]}, of {whose}."

@@ -137,7 +137,7 @@ def test_wrong_sources_get_one_clear_message(entry: dict[str, Any], message: str
         (
             "a.jsonl",
             rb'{"text": "\ud83d cut"}',
-            r"a\.jsonl line 1 is 'half of a surrogate .*ud83d'",
+            r"a\.jsonl line 1 is 'half of a surrogate pair, U\+D83D'",
         ),
         ("a.jsonl", b'{"body": "x"}\n', r"line 1 is \['body'\]; allowed: a JSON object with the key 'text'"),
         ("a.jsonl", b'["x"]\n', r"line 1 is \['x'\]; allowed: a JSON object with the key"),

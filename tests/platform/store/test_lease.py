@@ -18,6 +18,7 @@ from gridlaw.platform.errors import InUse, Surroundings
 from gridlaw.platform.store.base import Store
 from gridlaw.platform.store.lease import Lease, Owner, lease_name, look
 from gridlaw.platform.store.local import LocalStore
+from running import let_go
 
 Start = Callable[..., "subprocess.Popen[str]"]
 Age = Callable[[Store, str, float], None]
@@ -124,11 +125,7 @@ def test_a_stale_lease_has_one_heir(store: Store, start: Start, age: Age) -> Non
     store.create(LEASE, elsewhere().encode())
     age(store, LEASE, 100)
     heirs = [start(source, store.address) for _ in range(5)]
-    for heir in heirs:
-        assert heir.stdout.readline() == "ready\n"
-    for heir in heirs:
-        heir.stdin.write("\n")
-        heir.stdin.flush()
+    let_go(heirs)
     assert sorted(heir.stdout.readline() for heir in heirs) == ["refused\n"] * 4 + ["won\n"]
 
 

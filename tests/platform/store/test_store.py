@@ -10,6 +10,7 @@ import pytest
 
 from gridlaw.platform.store.base import Store
 from gridlaw.platform.store.open import attach_store, open_store
+from running import let_go
 
 Start = Callable[..., "subprocess.Popen[str]"]
 Age = Callable[[Store, str, float], None]
@@ -100,11 +101,7 @@ def test_create_has_one_winner_among_processes(store: Store, start: Start) -> No
         print(sum(store.create(f"race/{i}", b"all alike") for i in range(12)))
     """
     racers = [start(source, store.address) for i in range(4)]
-    for racer in racers:
-        assert racer.stdout.readline() == "ready\n"
-    for racer in racers:
-        racer.stdin.write("\n")
-        racer.stdin.flush()
+    let_go(racers)
     wins = [int(racer.communicate(timeout=120)[0]) for racer in racers]
     assert sum(wins) == 12
 
