@@ -1,4 +1,4 @@
-"""Processes and grids under way in tests: looking at them from outside, killing them, and what has to hold when they have ended."""
+"""Processes and grids under way in tests: looked at from outside, killed, and what has to hold when they ended."""
 
 from __future__ import annotations
 
