@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +87,14 @@ def _count_in_bytes(identity: dict[str, Any], fraction: float, min_tokens: int) 
     if identity["kind"] == "embedded":
         sizes = embedded.python_library_sizes()
     else:
-        sizes = tuple(embedded.sized(text) for text in generators.documents(identity))
+        sizes = _generated_sizes(json.dumps(identity, sort_keys=True))
     return 1 + sum(size + 1 for size, digest in sizes if size >= min_tokens and not held_out_by_hash(digest, fraction))
+
+
+@cache
+def _generated_sizes(identity: str) -> tuple[tuple[int, bytes], ...]:
+    """(bytes, SHA-256) of each document of a generator, made once for all stages that read it; its identity as JSON."""
+    return tuple(embedded.sized(text) for text in generators.documents(json.loads(identity)))
 
 
 def _num_bytes(identity: dict[str, Any], location: dict[str, Any]) -> int | None:

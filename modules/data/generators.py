@@ -7,7 +7,8 @@ words are made, too, so nothing from a held-out corpus can enter.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -97,17 +98,18 @@ def num_characters(identity: dict[str, Any]) -> int:
     return sum(len(text) for text in documents(identity))
 
 
-def made_words() -> list[str]:
+@cache
+def made_words() -> tuple[str, ...]:
     """NUM_WORDS different words of four to eight letters, the same everywhere."""
     rng = np.random.default_rng(1)
     words: dict[str, None] = {}
     while len(words) < NUM_WORDS:
         syllables = [rng.choice(list(_CONSONANTS)) + rng.choice(list(_VOWELS)) for _ in range(rng.integers(2, 5))]
         words["".join(syllables)] = None
-    return list(words)
+    return tuple(words)
 
 
-def _needle(settings: dict[str, Any], words: list[str], rng: np.random.Generator) -> str:
+def _needle(settings: dict[str, Any], words: Sequence[str], rng: np.random.Generator) -> str:
     """Filler with one needle per question somewhere in it, then the questions with their answers."""
     # Common words are drawn more often, as in real text (Zipf).
     shares = 1 / np.arange(1, len(words) + 1)
@@ -123,7 +125,7 @@ def _needle(settings: dict[str, Any], words: list[str], rng: np.random.Generator
     return text + "".join(sentences[i] for i in rng.permutation(len(sentences)))
 
 
-def _mqar(settings: dict[str, Any], words: list[str], rng: np.random.Generator) -> str:
+def _mqar(settings: dict[str, Any], words: Sequence[str], rng: np.random.Generator) -> str:
     """Key and value pairs, then keys asked again with their values (Arora et al. 2023, arXiv 2312.04927).
 
     Words stand in lines ``\\n key value``. Letters stand without anything between them, ``kvkv…``: a token predicts the
@@ -140,7 +142,7 @@ def _mqar(settings: dict[str, Any], words: list[str], rng: np.random.Generator) 
     return "".join(lines) + "".join(lines[i] for i in asked) + "\n"
 
 
-def _repeat(settings: dict[str, Any], words: list[str], rng: np.random.Generator) -> str:
+def _repeat(settings: dict[str, Any], words: Sequence[str], rng: np.random.Generator) -> str:
     """A random segment written again and again: what makes induction heads (Olsson et al. 2022, arXiv 2209.11895)."""
     size = int(rng.integers(settings["shortest"], settings["longest"] + 1))
     segment = "".join(rng.choice(list(REPEATED), size=size))
@@ -155,7 +157,7 @@ def _passkey_characters(settings: dict[str, Any]) -> int:
     return settings["passkeys"] * one + len(f"\n\n{ANSWERS}\n")
 
 
-def _passkey(settings: dict[str, Any], words: list[str], rng: np.random.Generator) -> str:
+def _passkey(settings: dict[str, Any], words: Sequence[str], rng: np.random.Generator) -> str:
     """Passkeys (sequences of random words) somewhere in filler, all asked for in order at the end.
 
     After DuoAttention's training text (Xiao et al. 2024, arXiv 2410.10819), with made words instead of a book. Every
@@ -180,7 +182,7 @@ def _passkey(settings: dict[str, Any], words: list[str], rng: np.random.Generato
     return text + filler[last:] + ending
 
 
-_MAKERS: dict[str, Callable[[dict[str, Any], list[str], np.random.Generator], str]] = {
+_MAKERS: dict[str, Callable[[dict[str, Any], Sequence[str], np.random.Generator], str]] = {
     "needle": _needle,
     "mqar": _mqar,
     "repeat": _repeat,
