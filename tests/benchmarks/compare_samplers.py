@@ -2,8 +2,9 @@
 
     python tests/benchmarks/compare_samplers.py switch-tune --seeds 3 --out comparison
 
-Takes a tune file with two stages, of which the first is trained once for all studies. Every study has the file's space,
-objectives and number of trials; only sampler and seed differ. Run again it does what is missing. Prints JSON.
+Takes a tune file with stages. All but the last are the studies' common start: one grid, trained once. Every study has
+the file's space, objectives and number of trials; only sampler and seed differ. Killed, the same command does what is
+missing. Prints JSON.
 """
 
 from __future__ import annotations
@@ -14,50 +15,66 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from gridlaw.pipelines.cli.tune import load_tune_plan
-from gridlaw.pipelines.plan import grids_folder
-from gridlaw.platform.spec.load import load_grid
+from gridlaw.pipelines.tune.settings import with_settings
 from gridlaw.platform.tuning.front import dominates, hypervolume
 
+IN_USE_SECONDS = 5.0
 
-def gridlaw(folder: Path, *arguments: str) -> str:
-    """Standard output of the command, run there; its messages pass through."""
+
+def gridlaw(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, run there; its messages pass through."""
     command = [sys.executable, "-m", "gridlaw.pipelines.cli.main", *arguments]
-    return subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+
+
+def finish(folder: Path, *command: str, may_fail: bool = False) -> None:
+    """Run or tune a file to its end. may_fail: some of its trials, which is told (exit code 1).
+
+    Of a comparison that was killed the command under way lives on: what it does is waited for.
+    """
+    *kind, _, file = command
+    while True:
+        code = gridlaw(folder, *command, "--plain").returncode
+        if code == 0 or (code == 1 and may_fail):
+            return
+        driver = json.loads(gridlaw(folder, *kind, "status", file, "--json").stdout or "{}").get("driver")
+        if code != 2 or driver is None:
+            raise SystemExit(f"gridlaw {' '.join(command)} ended with exit code {code}")
+        time.sleep(IN_USE_SECONDS)
 
 
 def files(file: str, folder: Path, *, trials: int | None, seeds: int) -> tuple[str, dict[tuple[str, int], str]]:
     """Write the grid of the common start, and a tune file for each sampler and seed; their names."""
-    load_tune_plan(file)  # says what is wrong with it
-    whole = load_grid(file, shipped_folder=grids_folder()).given()
-    first, last = whole["stages"]
-    base = copy.deepcopy({key: value for key, value in whole.items() if key != "tune"}) | {"stages": [first]}
-    base["name"] = f"{whole['name']}-base"
+    plan = load_tune_plan(file)
+    start = plan.base.trunks[-1].base
+    if start is None or start.point is None:
+        raise SystemExit(f"{file}: its last stage has to start from an earlier stage of the file")
+    base = with_settings(plan.spec, {}, name=f"{plan.spec.name}-base")
+    last = base["stages"].pop()
     base["evaluate"] = ["loss"]
     (folder / "base.yaml").write_text(yaml.safe_dump(base))
-    _, architecture, *parts = last["from"].split("/")
-    (scale,) = first["scales"]
-    name = scale if isinstance(scale, str) else scale["name"]
-    source = f"{base['name']}:{first['name']}/{architecture}/{name}/{parts[-1]}/seed0"
+    scales = [each.given() for each in plan.spec.blocks()[-1].scales]
+    last |= {"from": f"{base['name']}:{start.point.name}", "scales": scales, "seeds": [plan.varied.id.seed]}
+    whole = plan.spec.given() | {"stages": [last]}
     found = {}
-    for sampler in (whole["tune"]["sampler"], {"name": "random"}):
+    for sampler in (plan.tune.sampler.model_dump(exclude_none=True), {"name": "random"}):
         for seed in range(seeds):
-            own: dict[str, Any] = copy.deepcopy(whole) | {"name": f"{whole['name']}-{sampler['name']}-{seed}"}
-            own["stages"] = [{**copy.deepcopy(last), "from": source, "scales": [scale]}]
-            own["tune"]["sampler"] = {**sampler, "seed": seed}
-            own["tune"]["trials"] = trials or own["tune"]["trials"]
+            own: dict[str, Any] = copy.deepcopy(whole) | {"name": f"{plan.spec.name}-{sampler['name']}-{seed}"}
+            own["tune"] |= {"sampler": {**sampler, "seed": seed}, "trials": trials or plan.tune.trials}
             found[sampler["name"], seed] = f"{sampler['name']}-{seed}.yaml"
             (folder / found[sampler["name"], seed]).write_text(yaml.safe_dump(own))
     return "base.yaml", found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=None)
@@ -65,38 +82,43 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     base, studies = files(options.file, options.out, trials=options.trials, seeds=options.seeds)
-    gridlaw(options.out, "run", base, "--plain")
+    finish(options.out, "run", base)
     shown = {}
     for key, name in studies.items():
-        gridlaw(options.out, "tune", "run", name, "--plain")
-        shown[key] = json.loads(gridlaw(options.out, "tune", "status", name, "--json"))
+        finish(options.out, "tune", "run", name, may_fail=True)
+        shown[key] = json.loads(gridlaw(options.out, "tune", "status", name, "--json").stdout)
     print(json.dumps(summary(shown), indent=1))
 
 
 def summary(shown: dict[tuple[str, int], dict[str, Any]]) -> dict[str, Any]:
-    """Hypervolume of each study below one reference (the worst of every objective over all), as a share of the box."""
+    """Hypervolume of each study below one reference (the worst of every objective over all), as a share of the box.
+
+    shown: by sampler and seed, as ``tune status --json`` has them. Trials beyond their constraints count for nothing.
+    The default is the first trial of each, None where that is none of the others' kind.
+    """
     points = {
-        key: [[v if study["objectives"][n] == "min" else -v for n, v in trial["values"].items()]
-              for trial in study["trials"] if trial["state"] == "complete"]
+        key: {trial["number"]: [v if study["objectives"][n] == "min" else -v for n, v in trial["values"].items()]
+              for trial in study["trials"] if trial["state"] == "complete" and trial["feasible"]}
         for key, study in shown.items()
     }  # fmt: skip
-    columns = list(zip(*(point for each in points.values() for point in each), strict=True))
+    columns = list(zip(*(point for each in points.values() for point in each.values()), strict=True))
     worst, best = [max(column) for column in columns], [min(column) for column in columns]
     widths = [high - low or 1.0 for high, low in zip(worst, best, strict=True)]
     scaled = {
-        key: [[(v - low) / width for v, low, width in zip(point, best, widths, strict=True)] for point in each]
+        key: [[(v - low) / width for v, low, width in zip(point, best, widths, strict=True)] for point in each.values()]
         for key, each in points.items()
     }
     volumes = {key: hypervolume(each, [1.0] * len(best)) for key, each in scaled.items()}
     found: dict[str, Any] = {"reference": worst, "studies": {}}
     for (sampler, seed), study in shown.items():
-        mine, default = points[sampler, seed], points[sampler, seed][0]
+        mine, default = points[sampler, seed], points[sampler, seed].get(0)
         found["studies"][f"{sampler}-{seed}"] = {
             "hypervolume": volumes[sampler, seed],
             "complete": len(mine),
+            "front size": len(study["front"]),
             "front": study["front"],
             "default": default,
-            "dominate the default": sum(dominates(point, default) for point in mine),
+            "dominate the default": sum(default is not None and dominates(each, default) for each in mine.values()),
             "flops": sum(trial["flops"] or 0.0 for trial in study["trials"]),
         }
     for sampler in dict.fromkeys(key[0] for key in shown):
