@@ -129,11 +129,11 @@ def _print_end(grid: str, ended: Any) -> None:
     if ended.stopped:
         tell_stopped(ended, f"{ended.num_done} of {ended.num_points} points done", f"run {grid}")
         return
-    from gridlaw.pipelines.report.terminal import laws_table
+    from gridlaw.pipelines.report.terminal import laws_table, points_table
     from gridlaw.pipelines.terminal import results_console
 
-    if ended.data.laws:
-        results_console().print(laws_table(ended.data))
+    if ended.data.laws or ended.num_done:
+        results_console().print(laws_table(ended.data) if ended.data.laws else points_table(ended.data))
     for problem in ended.problems:
         click.echo(f"{problem.status}: {problem.kind} {problem.name}: {problem.reason}", err=True)
     click.echo(f"{ended.num_done} of {ended.num_points} points done")

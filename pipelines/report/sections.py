@@ -9,7 +9,6 @@ from gridlaw.pipelines.report import charts, tables, words
 from gridlaw.pipelines.report.data import PointRow, ReportData, finite
 from gridlaw.pipelines.report.markup import Column, Figures, Html, joined, legend, panels_box, safe, table, tag
 
-MOST_METRIC_COLUMNS = 8
 STATUS_CLASS = {"done": "", "failed": "bad", "diverged": "bad", "blocked": "warn", "not run": "warn"}
 
 
@@ -103,7 +102,7 @@ def compared(data: ReportData) -> Html:
     """Tables over architectures, one a metric; left out where there is nothing to compare."""
     if len(words.architectures(data)) < 2:
         return Html("")
-    written = [tables.to_html(comparison) for comparison in tables.all_tables(data)[:MOST_METRIC_COLUMNS]]
+    written = [tables.to_html(comparison) for comparison in tables.all_tables(data)[: words.MOST_METRIC_COLUMNS]]
     if not written:
         return Html("")
     return joined([tag("h2", "Architectures compared", id="compared"), *written], "\n")
@@ -114,7 +113,7 @@ def points(data: ReportData) -> Html:
     if not data.points:
         return Html("")
     names = words.measured(data)
-    shown = names[:MOST_METRIC_COLUMNS]
+    shown = names[: words.MOST_METRIC_COLUMNS]
     columns = [
         Column(title="Point"),
         Column(title="Status", kind="text"),
@@ -124,7 +123,7 @@ def points(data: ReportData) -> Html:
     ]
     columns += [Column(title=words.metric_label(name)) for name in shown]
     columns += [Column(title="FLOPs"), Column(title="6ND"), Column(title="Time")]
-    ordered = _ordered(data)
+    ordered = words.ordered_points(data)
     rows, last = [], []
     for index, point in enumerate(ordered):
         status = tag("span", point.status, class_=STATUS_CLASS[point.status])
@@ -151,15 +150,6 @@ def points(data: ReportData) -> Html:
             table(caption, columns, rows, last_of_group=last),
             tag("p", cost, class_="note"),
         ]
-    )
-
-
-def _ordered(data: ReportData) -> list[PointRow]:
-    """By architecture, size, budget (in the file's order) and seed, whether or not a point has run."""
-    names = words.architectures(data)
-    budgets = list(dict.fromkeys([*data.grid.budgets, *(point.budget for point in data.points)]))
-    return sorted(
-        data.points, key=lambda p: (p.stage, names.index(p.architecture), p.num_params, budgets.index(p.budget), p.seed)
     )
 
 

@@ -1,4 +1,4 @@
-"""The table of laws for the terminal, as a rich table."""
+"""What a run ends with in the terminal, as rich tables: its laws, or its points where there are none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gridlaw.pipelines.report import markdown, words
-from gridlaw.pipelines.report.data import LawRow, ReportData
+from gridlaw.pipelines.report.data import LawRow, PointRow, ReportData
 
 _ASCII = str.maketrans({"α": "alpha", "β": "beta", "−": "-", "–": "-", "×": "x", "²": "2", "·": "*", "…": "..."})
 _COLOURS = {"identified": "green", "barely identified": "yellow", "not identified": "yellow", "not examined": ""}
@@ -44,6 +44,31 @@ def laws_table(data: ReportData, *, ascii_only: bool = False) -> Table:
         table.caption = text("* outside its interval")
         table.caption_justify = "left"
     return table
+
+
+def points_table(data: ReportData) -> Table:
+    """One row per finished point with what was measured, in the report's order: for a grid without laws."""
+    names = words.measured(data)[: words.MOST_METRIC_COLUMNS]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
+    table.title = Text(f"Points of {data.experiment}")
+    table.add_column("Point", overflow="fold")
+    for name in names:
+        table.add_column(words.metric_label(name), justify="right")
+    for point in words.ordered_points(data):
+        if point.status == "done":
+            table.add_row(point.name, *(_measured(point, name) for name in names))
+    if any(_at_chance(point, name) for point in data.points for name in names):
+        table.caption, table.caption_justify = Text("* cannot be told from guessing"), "left"
+    return table
+
+
+def _measured(point: PointRow, name: str) -> str:
+    value = words.metric_text(name, point.metrics.get(name)) + "*" * _at_chance(point, name)
+    return point.outcomes.get(name) or value
+
+
+def _at_chance(point: PointRow, name: str) -> bool:
+    return name in point.metrics and words.above_chance(point.metrics[name]) is False
 
 
 def to_ascii(value: str) -> str:

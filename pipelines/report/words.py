@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from gridlaw.pipelines.report.data import LawPoint, LawRow, MetricValue, PointRow, ReportData, finite
 
 MISSING = "–"
+MOST_METRIC_COLUMNS = 8
 LUCK = 0.025  # share of 95% intervals that lie wholly above chance without any ability
 METRIC_LABELS = {
     "loss": "Held-out loss",
@@ -133,6 +134,15 @@ def is_share(name: str, metric: MetricValue) -> bool:
 def measured(data: ReportData) -> list[str]:
     """Names of the points' metrics, those without any value included."""
     return list(dict.fromkeys(name for point in data.points for name in (*point.metrics, *point.outcomes)))
+
+
+def ordered_points(data: ReportData) -> list[PointRow]:
+    """By stage, architecture, size, budget (in the file's order) and seed, whether or not a point has run."""
+    names = architectures(data)
+    budgets = list(dict.fromkeys([*data.grid.budgets, *(point.budget for point in data.points)]))
+    return sorted(
+        data.points, key=lambda p: (p.stage, names.index(p.architecture), p.num_params, budgets.index(p.budget), p.seed)
+    )
 
 
 def metric_text(name: str, metric: MetricValue | None) -> str:

@@ -10,8 +10,19 @@ from rich.console import Console
 
 from gridlaw.pipelines.report.data import LawRow, ReportData
 from gridlaw.pipelines.report.markdown import MAX_CHARACTERS, escaped, markdown_progress, markdown_summary
-from gridlaw.pipelines.report.terminal import laws_table
+from gridlaw.pipelines.report.terminal import laws_table, points_table
 from gridlaw.pipelines.report.words import exponents_text, percent, significant
+
+
+def test_a_grid_without_laws_ends_with_its_points(make_report):
+    report = replace(make_report(("full", "swa-128"), ("n1", "n2"), (5,)), laws=())
+    file = io.StringIO()
+    Console(file=file, width=120).print(points_table(report))
+    lines = file.getvalue().splitlines()
+    for point in report.points:
+        (line,) = [line for line in lines if line.lstrip().startswith(point.name)]
+        assert percent(point.metrics["niah"].value) + "*" * (point.metrics["niah"].low <= 0.125) in line
+    assert "* cannot be told from guessing" in file.getvalue()
 
 
 def shown(report: ReportData, width: int = 120, encoding: str = "utf-8", **options) -> str:
