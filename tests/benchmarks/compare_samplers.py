@@ -50,18 +50,23 @@ def finish(folder: Path, *command: str, may_fail: bool = False) -> None:
         time.sleep(IN_USE_SECONDS)
 
 
-def files(file: str, folder: Path, *, trials: int | None, seeds: int) -> tuple[str, dict[tuple[str, int], str]]:
-    """Write the grid of the common start, and a tune file for each sampler and seed; their names."""
+def files(file: str, folder: Path, *, trials: int | None, seeds: int) -> tuple[str | None, dict[tuple[str, int], str]]:
+    """Write the grid of the common start, and a tune file for each sampler and seed; their names.
+
+    No such grid where the file has one stage, from a point of another experiment in the ledger below the folder.
+    """
     plan = load_tune_plan(file)
     start = plan.base.trunks[-1].base
-    if start is None or start.point is None:
-        raise SystemExit(f"{file}: its last stage has to start from an earlier stage of the file")
+    if start is None:
+        raise SystemExit(f"{file}: its last stage has to start from a finished model")
     base = with_settings(plan.spec, {}, name=f"{plan.spec.name}-base")
     last = base["stages"].pop()
     base["evaluate"] = ["loss"]
-    (folder / "base.yaml").write_text(yaml.safe_dump(base))
     scales = [each.given() for each in plan.spec.blocks()[-1].scales]
-    last |= {"from": f"{base['name']}:{start.point.name}", "scales": scales, "seeds": [plan.varied.id.seed]}
+    last |= {"scales": scales, "seeds": [plan.varied.id.seed]}
+    if start.point is not None:
+        (folder / "base.yaml").write_text(yaml.safe_dump(base))
+        last["from"] = f"{base['name']}:{start.point.name}"
     whole = plan.spec.given() | {"stages": [last]}
     found = {}
     for sampler in (plan.tune.sampler.model_dump(exclude_none=True), {"name": "random"}):
@@ -70,7 +75,7 @@ def files(file: str, folder: Path, *, trials: int | None, seeds: int) -> tuple[s
             own["tune"] |= {"sampler": {**sampler, "seed": seed}, "trials": trials or plan.tune.trials}
             found[sampler["name"], seed] = f"{sampler['name']}-{seed}.yaml"
             (folder / found[sampler["name"], seed]).write_text(yaml.safe_dump(own))
-    return "base.yaml", found
+    return "base.yaml" if start.point is not None else None, found
 
 
 def main() -> None:
@@ -82,7 +87,8 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     base, studies = files(options.file, options.out, trials=options.trials, seeds=options.seeds)
-    finish(options.out, "run", base)
+    if base is not None:
+        finish(options.out, "run", base)
     shown = {}
     for key, name in studies.items():
         finish(options.out, "tune", "run", name, may_fail=True)
