@@ -119,6 +119,9 @@ def test_the_last_table_stays_and_the_cursor_comes_back():
     assert screen.text.count("full/n0/seed0 trunk") == 1
     assert "90/200" in screen.text
     assert "31.2K" in screen.text
+    for name, node in (("full/n0/seed0", "node-0"), ("full/n1/seed0", "node-1")):
+        (row,) = [line for line in screen.text.splitlines() if f"{name} trunk" in line]
+        assert row.endswith(node)
     assert screen.text.index("law of full refitted: α 0.33") < screen.text.index("quickstart")
     assert raw.rindex("\x1b[?25h") > raw.rindex("\x1b[?25l")
     assert "the end" in screen.text

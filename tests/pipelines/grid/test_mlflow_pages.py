@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from browser import open_page
 
 # A real grid and its MLflow server: minutes on a busy machine.
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -77,16 +77,8 @@ def server(watched: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def page(server: str) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    found = os.environ.get("GRIDLAW_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    assert found, "browser tests need Chromium: apt-get install chromium, or set GRIDLAW_CHROMIUM to its path"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
-        opened = browser.new_page(viewport={"width": 1400, "height": 900})
-        opened.set_default_timeout(PATIENCE_MS)
+    with open_page(patience_ms=PATIENCE_MS) as opened:
         yield opened
-        browser.close()
 
 
 def parent_page(watched: Any, server: str) -> str:

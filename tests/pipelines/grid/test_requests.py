@@ -10,6 +10,8 @@ from typing import Any, cast
 import pytest
 
 from gridlaw.pipelines.grid.driver import Driver
+from gridlaw.pipelines.grid.graph import Graph
+from gridlaw.pipelines.grid.graph import Node as Work
 from gridlaw.pipelines.grid.records import Records
 from gridlaw.pipelines.grid.requests import check_machine, requests_of, task_request, waiting
 from gridlaw.pipelines.grid.source import Capacity
@@ -69,3 +71,29 @@ def test_nodes_that_come_are_used_and_a_cluster_that_grows_gets_every_task(plann
     tick(driver)
     assert driver.capacity == Capacity(num_devices=5, unit="CPU", max_parallel=None)
     assert _capacity(plan, cluster, "cpu", autoscaling=True).num_devices == float("inf")
+
+
+def started_at_once(trials: dict[str, float], *, devices: float, max_parallel: int | None = None) -> list[str]:
+    """Names of the trials (with what they ask for, in their order) that a driver starts with nothing running yet."""
+    graph, in_use = Graph(), cast(dict[Any, float], {})
+    for number, name in enumerate(trials):
+        graph.add(Work(key=("decay", name), priority=-number))
+
+    def start(work: Work, asked: float) -> None:
+        graph.start(work.key)
+        in_use[work.key] = asked
+
+    driver = SimpleNamespace(
+        graph=graph, capacity=Capacity(num_devices=devices, unit="GPU", max_parallel=max_parallel), _in_use=in_use,
+        _devices=lambda work: trials[str(work.key[1])], _start=start,
+    )  # fmt: skip
+    Driver._submit_ready(cast(Driver, driver))
+    return [str(key[1]) for key in in_use]
+
+
+def test_trials_start_in_their_order_as_far_as_devices_and_max_parallel_go() -> None:
+    assert started_at_once({"a": 1, "b": 1, "c": 1}, devices=2) == ["a", "b"]
+    assert started_at_once({"a": 0.5, "b": 0.5, "c": 0.5, "d": 0.5, "e": 0.5}, devices=2) == ["a", "b", "c", "d"]
+    assert started_at_once({"a": 1, "b": 1, "c": 1}, devices=8, max_parallel=2) == ["a", "b"]
+    assert started_at_once({"a": 0.1, "b": 0.1, "c": 0.1}, devices=1) == ["a", "b", "c"]  # sums of fractions
+    assert started_at_once({"small": 0.5, "large": 2, "other": 0.5}, devices=2) == ["small"]  # large is not starved

@@ -1,8 +1,6 @@
 """The page in a real headless Chromium: it draws, asks the network for nothing, and fits wide and narrow screens."""
 
 import itertools
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,16 +8,13 @@ from typing import Any
 
 import pytest
 
+from browser import chromium
 from gridlaw.pipelines.report import words
 from gridlaw.pipelines.report.data import HeatMap, MetricValue
 from gridlaw.pipelines.report.page import render
 
 pytestmark = pytest.mark.browser
 
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 WIDTHS = (1280, 360)
 
 
@@ -37,14 +32,8 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright
-
-    found = os.environ.get("GRIDLAW_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    assert found, "browser tests need Chromium: apt-get install chromium, or set GRIDLAW_CHROMIUM to its path"
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found, args=FLAGS)
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture

@@ -87,9 +87,14 @@ def test_stop_is_orderly_and_a_second_submission_goes_on(client: Client) -> None
     logs = client.gridlaw("logs", job).stdout
     assert "stopped by SIGTERM" in logs and "starting it again" not in logs
     assert not drivers(client.store)
-    saved = max(int(path.name.partition("-")[2]) for path in client.store.glob("attempts/*/step-*"))
+    saved = max(int(path.stem.partition("-")[2]) for path in client.store.glob("attempts/*/step-*.ckpt"))
     assert saved > 20
-    followed = client.start("logs", client.submit(), "--follow")
+    again = client.submit()
+    wait_for(lambda: newest_step(client.store) > saved + 50, "training to go on")
+    assert f"{again} stopped" in client.gridlaw("stop", again).stdout
+    assert not drivers(client.store)
+    client.submit()
+    followed = client.start("logs", "small", "--follow")
     out, err = followed.communicate(timeout=900)
     assert followed.returncode == 0, err
     assert "2 of 2 points done" in out

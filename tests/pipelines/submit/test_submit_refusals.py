@@ -84,7 +84,7 @@ def test_a_password_on_the_command_line(client: Client) -> None:
 
 
 def test_a_job_that_does_not_exist(client: Client) -> None:
-    for command in ("logs", "stop"):
+    for command in ("logs", "stop", "status"):
         told = refused(client, command, "gridlaw-nothing-1")
         assert "gridlaw-nothing-1" in told and client.head.address in told
 
