@@ -14,8 +14,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,19 @@ class RayHead:
             time.sleep(0.2)
         raise AssertionError(f"no Ray head after {limit_seconds} s: {self.log()}")
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, tasks on the head stand still, so that a grid is not over before a test has looked at it."""
+        assert self._process is not None
+        workers = RayNode(self._process).workers()
+        for worker in workers:
+            worker.suspend()
+        try:
+            yield
+        finally:
+            for worker in workers:
+                worker.resume()
+
     def log(self) -> str:
         return (self.folder / "head.log").read_text()
 
@@ -216,15 +229,11 @@ class RayNode:
 
     def tasks(self) -> list[str]:
         """Names of the tasks that run there now, as its workers show them."""
-        import psutil
+        return list(self._at_work().values())
 
-        found = []
-        for process in self._processes():
-            with suppress(psutil.Error):
-                words = " ".join(process.cmdline())
-                if words.startswith("ray::") and not words.startswith("ray::IDLE"):
-                    found.append(words.removeprefix("ray::").strip())
-        return found
+    def workers(self) -> list[Any]:
+        """Processes that run a task of a grid now; its name has a slash."""
+        return [process for process, task in self._at_work().items() if "/" in task]
 
     def kill(self) -> None:
         """As if its power had failed: every process at once, without a word."""
@@ -234,6 +243,17 @@ class RayNode:
             with suppress(psutil.Error):
                 process.kill()
         self._process.wait()
+
+    def _at_work(self) -> dict[Any, str]:
+        import psutil
+
+        found = {}
+        for process in self._processes():
+            with suppress(psutil.Error):
+                words = " ".join(process.cmdline())
+                if words.startswith("ray::") and not words.startswith("ray::IDLE"):
+                    found[process] = words.removeprefix("ray::").strip()
+        return found
 
     def _processes(self) -> list[Any]:
         import psutil
