@@ -95,7 +95,8 @@ class PointPlan:
 class TrunkPlan:
     """The stable-rate run of one (stage, architecture, scale, seed), which serves the branches of its points.
 
-    base: the weights that it starts from, None for a fresh start. num_params: N of Full; num_params_own: the
+    base: the weights that it starts from, None for a fresh start. measured: the data whose held-out text its points are
+    evaluated on, mostly its own. num_params: N of Full; num_params_own: the
     architecture's. flops_per_token: of training (3 × forward). points: by their steps. identity, fingerprint: empty
     under a cosine schedule, where nothing is shared and no trunk is trained.
     """
@@ -107,6 +108,7 @@ class TrunkPlan:
     seed: int
     base: Base | None
     data: DataPlan
+    measured: DataPlan
     context: int
     model: dict[str, Any]
     training: dict[str, Any]
@@ -164,7 +166,7 @@ class GridPlan:
     @property
     def data(self) -> dict[str, DataPlan]:
         """Prepared data by folder."""
-        return {trunk.data.folder: trunk.data for trunk in self.trunks}
+        return {data.folder: data for trunk in self.trunks for data in (trunk.data, trunk.measured)}
 
     @cached_property
     def _trunk_by_name(self) -> dict[str, TrunkPlan]:
@@ -178,11 +180,13 @@ class GridPlan:
 
     def evaluation_identity(self, point: PointPlan, evaluation: Evaluation) -> dict[str, Any]:
         """Point + the evaluation's settings + its corpus, if that is another than the point's own held-out text."""
+        trunk = self.trunk_of(point)
+        corpus = {"heldout": trunk.measured.declaration} if trunk.measured != trunk.data else None
         return identity.evaluation_identity(
             point.identity,
             name=evaluation.name,
             settings=evaluation.settings_dict(),
-            corpus=evaluation.corpus.identity if evaluation.corpus is not None else None,
+            corpus=evaluation.corpus.identity if evaluation.corpus is not None else corpus,
         )
 
     def find_point(self, name: str) -> tuple[str, str, int]:
@@ -193,8 +197,8 @@ class GridPlan:
         """What an evaluation asks all points of a trunk, if that is made before."""
         return plan_examples(
             evaluation,
-            data=trunk.data.folder,
-            tokenizer=trunk.data.declaration["tokenizer"],
+            data=trunk.measured.folder,
+            tokenizer=trunk.measured.declaration["tokenizer"],
             context=trunk.context,
         )
 
@@ -269,7 +273,7 @@ def _plan_trunk(
     warnings: list[str],
 ) -> TrunkPlan:
     first = ids[0]
-    data = data_plans.of(first.stage)
+    data, measured = data_plans.of(first.stage), _measured(spec, first.stage, data_plans)
     context = int(data.declaration["context"])
     architecture = catalog.resolve_architecture(spec.architecture_for(first.architecture))
     scale = catalog.resolve_scale(spec.scale_for(first.scale))
@@ -343,6 +347,7 @@ def _plan_trunk(
         seed=first.seed,
         base=base,
         data=data,
+        measured=measured,
         context=context,
         model=model.to_dict(),
         training=settings.to_dict(),
@@ -355,6 +360,23 @@ def _plan_trunk(
         fingerprint=identity.fingerprint(stable) if shares else "",
         points=tuple(sorted(points, key=lambda point: point.total_steps)),
     )
+
+
+def _measured(spec: GridSpec, stage: str | None, data_plans: _DataPlans) -> DataPlan:
+    """The data whose held-out text a stage's points are evaluated on. BadInput where that has other tokens."""
+    section = spec.stage(stage)
+    if section is None or section.evaluated_on is None:
+        return data_plans.of(stage)
+    own, other = data_plans.of(stage).declaration, data_plans.of(section.evaluated_on)
+    for key in ("tokenizer", "context"):
+        if own[key] != other.declaration[key]:
+            raise BadInput(
+                f"stages.{stage}.evaluated_on",
+                seen=section.evaluated_on,
+                allowed=f"a stage with the same data.{key}",
+                hint="Leave it out: the stage is then measured on its own held-out text",
+            )
+    return other
 
 
 def _vocab_size(data: DataPlan, scale: Scale) -> int:

@@ -190,7 +190,7 @@ class _Grid:
 
         data = self._data_folder
         if data is None:
-            data = local_folder(self.store, data_name(self.plan.trunk_of(self.done[name]).data.folder))
+            data = local_folder(self.store, data_name(self.plan.trunk_of(self.done[name]).measured.folder))
         model = local_folder(self.store, f"{attempt_name(self._run_ids[name])}/{MODEL_FOLDER}")
         ledger = self._ledger
         assert ledger is not None, "finished points are in a ledger"

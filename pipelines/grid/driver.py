@@ -196,6 +196,7 @@ class Driver:
     def _add_data(self, trunk: TrunkPlan) -> None:
         if self._needs_data(trunk):
             self.add_data(trunk.data)
+            self.add_data(trunk.measured)
 
     def _add_evaluations(self, trunk: TrunkPlan) -> None:
         for point in trunk.points:
@@ -205,7 +206,7 @@ class Driver:
 
     def _needs_data(self, trunk: TrunkPlan) -> bool:
         state = self.records.state
-        if trunk.data.folder in self.examples.data() or state.trunks[trunk.name].interrupted:
+        if trunk.measured.folder in self.examples.data() or state.trunks[trunk.name].interrupted:
             return True
         for point in trunk.points:
             asked = [state.evaluations[point.name, each.name] for each in self.plan.evaluations]
@@ -223,7 +224,8 @@ class Driver:
 
     def _add_evaluation(self, trunk: TrunkPlan, point: PointPlan, evaluation: Evaluation) -> None:
         decay: NodeKey = ("decay", point.name)
-        depends: tuple[NodeKey, ...] = (decay,) if decay in self.graph.nodes else (("prepare", trunk.data.folder),)
+        depends: tuple[NodeKey, ...] = (decay,) if decay in self.graph.nodes else ()
+        depends += (("prepare", trunk.measured.folder),)
         depends += self.examples.before(trunk, evaluation)
         self.graph.add(Node(key=("evaluate", point.name, evaluation.name), depends_on=depends, priority=SHORT))
 

@@ -99,7 +99,7 @@ class TaskBuilder:
         return {
             **self._evaluation(evaluation, run_id),
             "model": self.model_folder(point_run_id),
-            "data": self.data_folder(trunk.data),
+            "data": self.data_folder(trunk.measured),
             "inputs": evaluation_inputs(self.store, evaluation, examples, None).to_dict(),
         }
 

@@ -177,8 +177,8 @@ class Trials:
 
     def _ready(self, driver: Driver) -> bool:
         """Once the data are prepared and the trials' common start is trained; without them no trial begins."""
-        nodes = [driver.add_data(self._plan.base.trunks[-1].data)]
-        base = self._plan.base.trunks[-1].base
+        trunk = self._plan.base.trunks[-1]
+        nodes, base = [driver.add_data(data) for data in (trunk.data, trunk.measured)], trunk.base
         parent = base.point if base is not None else None
         if parent is not None and ("decay", parent.name) in driver.graph.nodes:
             nodes.append(driver.graph.nodes["decay", parent.name])

@@ -91,12 +91,16 @@ def _stages(spec: GridSpec) -> Iterator[Problem]:
     """Names that differ, sources among earlier stages, and every stage with all its lists."""
     stages = spec.stages or ()
     yield from _repeated([stage.name for stage in stages], ("stages",), "stages of different names")
+    names = [stage.name for stage in stages]
     for index, stage in enumerate(stages):
         path: Path = ("stages", index)
+        if stage.evaluated_on is not None and stage.evaluated_on not in names:
+            hint = did_you_mean(stage.evaluated_on, names)
+            yield Problem((*path, "evaluated_on"), seen=stage.evaluated_on, allowed=listed(names), hint=hint)
         internal = False
         if stage.source is not None:
             try:
-                source = read_source(stage.source, [other.name for other in stages])
+                source = read_source(stage.source, names)
             except PydanticCustomError as error:
                 context = error.context or {}
                 yield Problem((*path, "from"), seen=stage.source, allowed=context["allowed"], hint=context["hint"])

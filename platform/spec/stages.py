@@ -32,6 +32,9 @@ class StageSection(BlockSection):
     training: Settings | None = Field(default=None, description="training settings over the grid's")
     data: Settings | None = Field(default=None, description="data settings over the grid's")
     rope: Settings | None = Field(default=None, description="rotary positions over the grid's")
+    evaluated_on: PartName | None = Field(
+        default=None, description="the stage whose held-out text its points are measured on; left out: its own"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

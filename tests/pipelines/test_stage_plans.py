@@ -143,3 +143,23 @@ def test_laws_have_no_place_for_a_budget_of_0() -> None:
     law = {"target": "loss", "form": "d", "fit": {"stages": ["zero"]}}
     with pytest.raises(BadInput, match="points of budget 0 are in no law"):
         planned(stage("zero", "swa-64", 0), laws=[law])
+
+
+def test_a_stage_is_measured_on_the_text_that_it_names() -> None:
+    """Its evaluations are others then; what is asked is shared with that stage, and training does not change."""
+    needles = {"mixture": [{"source": "generate:needle", "settings": {"documents": 400}}]}
+    own, other = (planned(stage("gates", data=needles, **more), evaluate=["loss", {"niah": {"samples": 1}}])
+                  for more in ({}, {"evaluated_on": "pretrain"}))  # fmt: skip
+    assert trunk(own, "gates").measured == trunk(own, "gates").data
+    assert trunk(other, "gates").measured == trunk(other, "pretrain").data != trunk(other, "gates").data
+    assert trunk(own, "gates").fingerprint == trunk(other, "gates").fingerprint
+    prints = [[plan.evaluation_fingerprint(plan.points[index], plan.evaluations[0]) for index in (0, 1)]
+              for plan in (own, other)]  # fmt: skip
+    assert prints[0][0] == prints[1][0] and prints[0][1] != prints[1][1]
+    assert [len(plan.all_examples()) for plan in (own, other)] == [2, 1]
+
+
+def test_text_of_another_context_measures_nothing() -> None:
+    with pytest.raises(BadInput) as caught:
+        planned(stage("long", data={"context": 512}, evaluated_on="pretrain"))
+    assert "stages.long.evaluated_on" in str(caught.value) and "the same data.context" in str(caught.value)

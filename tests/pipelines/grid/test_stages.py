@@ -20,6 +20,8 @@ STAGES = [
     {"name": "zero-shot", "from": "pretrain/full/2N", "architectures": ["full", "swa-only-16"], "budgets": [0]},
     {"name": "long", "from": "pretrain/full/2N", "architectures": ["full"], "budgets": ["2N"],
      "data": {"context": 128}, "rope": {"yarn": {}}},
+    {"name": "measured", "from": "pretrain/full/2N", "architectures": ["full"], "budgets": [0],
+     "data": {"mixture": [{"source": "generate:needle", "settings": {"documents": 300}}]}, "evaluated_on": "pretrain"},
 ]  # fmt: skip
 LAWS = [{"target": "loss", "form": "d", "fit": {"stages": ["cpt"]}}]
 BASE = "pretrain/full/a/2N/seed0"
@@ -51,7 +53,7 @@ def test_the_plan_says_where_weights_come_from_and_what_is_new(finished: Any) ->
     shown = " ".join(finished.before.stdout.split())
     assert f"cpt/swiattn-16/a/seed0 from pretrain/full/a/2N/seed0: 23 tensors taken over; new: {ROUTERS};" in shown
     assert (
-        "zero-shot/full/a/seed0 and 2 more from pretrain/full/a/2N/seed0: 23 tensors taken over; new: nothing" in shown
+        "zero-shot/full/a/seed0 and 3 more from pretrain/full/a/2N/seed0: 23 tensors taken over; new: nothing" in shown
     )
     assert "new, without training" in shown
 
@@ -70,6 +72,7 @@ def test_a_zero_shot_point_is_its_base_under_another_architecture(finished: Any)
 def test_every_point_is_evaluated_as_its_own_architecture(finished: Any) -> None:
     losses = {name: run.data.metrics["loss"] for name, run in finished.points.items()}
     assert losses["zero-shot/full/a/0N/seed0"] == losses[BASE]
+    assert losses["measured/full/a/0N/seed0"] == losses[BASE]  # on the base's held-out text, not on its own needles
     assert losses["zero-shot/swa-only-16/a/0N/seed0"] != losses[BASE]
     assert losses["cpt/swiattn-16/a/4N/seed0"] < losses[BASE]
 
@@ -112,7 +115,7 @@ def test_laws_leave_budget_0_out_and_the_report_shows_it(finished: Any) -> None:
 def test_a_second_run_does_nothing_and_status_shows_all_done(finished: Any) -> None:
     done = finished.run()
     assert done.returncode == 0, done.stderr
-    assert "6 points already done" in done.stdout
+    assert "7 points already done" in done.stdout
     status = json.loads(finished.gridlaw("status", "grid.yaml", "--json").stdout)
     assert {point["state"] for point in status["points"]} == {"done"}
 
@@ -125,7 +128,7 @@ def test_a_change_of_the_base_is_drift_of_what_starts_from_it(finished: Any) -> 
     finally:
         finished.write_stages(STAGES, {"laws": LAWS})
     assert done.returncode == 2
-    assert "6 finished points" in done.stderr and "lr" in done.stderr and "parent" in done.stderr
+    assert "7 finished points" in done.stderr and "lr" in done.stderr and "parent" in done.stderr
 
 
 def test_a_base_whose_model_is_gone_is_said_before_anything_starts(finished: Any) -> None:

@@ -117,6 +117,7 @@ CASES = [
     ("{name: cpt, from: pretrain/full/100N, budgets: [5N]}", "stages[1].architectures"),
     ("{name: cpt, from: ./weights, architectures: [full], budgets: [5N]}", "stages[1].scales"),
     ("{name: cpt, architectures: [full], scales: [n1], budgets: [0]}", "with from:"),
+    (CPT + "evaluated_on: pretain}", "Did you mean pretrain?"),
     (CPT + "training: {cilp: 1}}", "Did you mean clip?"),
     (CPT + "data: {context: -1}}", "stages[1].data.context"),
     ("{name: full, from: pretrain/full/100N, architectures: [full], budgets: [5N]}", "another name"),
