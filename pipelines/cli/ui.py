@@ -46,7 +46,8 @@ def ui(
     store: str | None,
     tracking_uri: str | None,
 ) -> None:
-    """Open the MLflow UI at GRID's points, or at a store's experiments, or Optuna's dashboard. Ctrl-C stops it.
+    """Open the MLflow UI at GRID's points, or at a store's experiments, or Optuna's dashboard, at GRID's study.
+    Ctrl-C stops it.
 
     Without GRID and options: of ./gridlaw-runs. A tracking server is linked to; nothing is started then.
     """
@@ -57,7 +58,9 @@ def ui(
     store, tracking_uri = store or DEFAULT_STORE, tracking_uri or ""
     if optuna:
         port = _free_port(host, port)
-        _serve(lambda log: _start_dashboard(store, storage, host, port, log), host, port, page="/dashboard/")
+        url = _studies(store, storage)
+        page = _study_page(url, experiment)
+        _serve(lambda log: _start_dashboard(url, host, port, log), host, port, page=page)
         return
     if storage is not None:
         raise BadInput("--storage", seen=storage, allowed="nothing without --optuna")
@@ -147,8 +150,8 @@ def _start(database: Path, host: str, port: int, log: IO[bytes]) -> subprocess.P
     return _started(command, environment, log)
 
 
-def _start_dashboard(store: str, storage: str | None, host: str, port: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    from gridlaw.platform.tuning.dashboard import STORAGE_VARIABLE
+def _studies(store: str, storage: str | None) -> str:
+    """The address of a storage with studies; ``BadInput`` where there are none, or without the dashboard."""
     from gridlaw.platform.tuning.storage import check_storage, default_storage, open_storage, resolve_storage
 
     if importlib.util.find_spec("optuna_dashboard") is None:
@@ -162,6 +165,27 @@ def _start_dashboard(store: str, storage: str | None, host: str, port: int, log:
             allowed="a storage with studies",
             hint="run one first: gridlaw tune run FILE",
         )
+    return url
+
+
+def _study_page(url: str, experiment: str) -> str:
+    """What comes behind the dashboard's address: an experiment's study, or all studies where none is named."""
+    from gridlaw.platform.tuning.study import experiments_of
+
+    if not experiment:
+        return "/dashboard/"
+    known = experiments_of(url)
+    if experiment not in known:
+        raise BadInput(
+            "grid", seen=experiment, allowed=", ".join(known) or "a study that has begun",
+            hint="run it first: gridlaw tune run FILE",
+        )  # fmt: skip
+    return f"/dashboard/studies/{known[experiment]}"
+
+
+def _start_dashboard(url: str, host: str, port: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    from gridlaw.platform.tuning.dashboard import STORAGE_VARIABLE
+
     command = [sys.executable, "-m", "gridlaw.platform.tuning.dashboard", host, str(port)]
     return _started(command, {**os.environ, STORAGE_VARIABLE: url}, log)
 

@@ -138,13 +138,14 @@ def storage_calls(url: str, what: str) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Optuna's notices off the terminal, and its warnings about what it calls experimental."""
+    """Optuna's notices off the terminal, and its warnings about what it calls experimental and about targets' signs."""
     import optuna
     from optuna.exceptions import ExperimentalWarning
 
     optuna.logging.set_verbosity(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
+        warnings.filterwarnings("ignore", message="PedAnovaImportanceEvaluator")
         yield
 
 

@@ -153,8 +153,8 @@ class Study:
             return [self._record(each) for each in self._study.get_trials(deepcopy=False)]
 
     def importances(self) -> dict[str, dict[str, float]]:
-        """By objective: how much of its variance among complete trials goes with each parameter (PED-ANOVA), summing to
-        1; nothing for fewer than ``MIN_FOR_IMPORTANCES`` trials, or where all values are equal.
+        """By objective: how much of what makes complete trials good in it goes with each parameter (PED-ANOVA), summing
+        to 1; nothing for fewer than ``MIN_FOR_IMPORTANCES`` trials, or where all values are equal.
         """
         import optuna
 
@@ -163,11 +163,12 @@ class Study:
             complete = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
             if len(complete) < MIN_FOR_IMPORTANCES:
                 return found
-            for index, name in enumerate(self.declaration.objectives):
+            for index, (name, direction) in enumerate(self.declaration.objectives.items()):
+                sign = 1 if direction == "min" else -1  # what is weighed are small values of the target
                 if len({trial.values[index] for trial in complete}) > 1:
                     shares = optuna.importance.get_param_importances(
                         self._study,
-                        target=lambda trial, at=index: float(trial.values[at]),  # type: ignore[misc]
+                        target=lambda trial, at=index, sign=sign: sign * float(trial.values[at]),  # type: ignore[misc]
                     )
                     found[name] = {parameter: float(share) for parameter, share in shares.items()}
         return found
@@ -322,6 +323,15 @@ def open_study(url: str, declaration: Declaration, *, create: bool, rerun: bool 
         if create:
             _complete(study, declaration)
         return Study(url, declaration, study)
+
+
+def experiments_of(url: str) -> dict[str, int]:
+    """Experiments with a study in a storage, each with the storage's number of the one that is not set aside."""
+    with storage_calls(url, "list its studies"), quiet():
+        storage = open_storage(url, create=False)
+        found = storage.get_all_studies() if storage is not None else []
+    kept = [each for each in found if EXPERIMENT in each.user_attrs and not each.user_attrs.get(SUPERSEDED)]
+    return {str(each.user_attrs[EXPERIMENT]): each._study_id for each in kept}
 
 
 def _check_same(declaration: Declaration, attributes: Mapping[str, Any]) -> None:

@@ -253,6 +253,24 @@ def test_importances_find_what_matters(url: str) -> None:
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
+def test_importances_are_of_what_makes_trials_good_in_either_direction(
+    url: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    """High values hang on a alone, low ones on b alone."""
+    space = Space.of((SPACE["a"], Parameter(name="b", kind="float", low=0.0, high=1.0)))
+    objectives = {"high": "max", "low": "min"}
+    study = opened(url, replace(BASE, space=space, objectives=objectives, sampler=SamplerChoice(name="qmc", seed=0)))
+    for _ in range(32):
+        trial = study.ask()
+        a, b = float(trial.params["a"]), float(trial.params["b"])
+        value = 10 + a if a > 0.8 else -b
+        study.tell(trial.number, "complete", metrics={"high": value, "low": value})
+    shares = study.importances()
+    assert shares["high"]["a"] > 0.8
+    assert shares["low"]["b"] > 0.8
+    assert not [str(each.message) for each in recwarn if "PedAnova" in str(each.message)]
+
+
 def test_a_trial_that_was_ended_elsewhere_is_not_reported_to(url: str) -> None:
     """Somebody sets it to FAIL in the dashboard while it trains: the study goes on."""
     study = opened(url, replace(BASE, prune=PruneRule(name="median", every_steps=1, total_steps=9)))
