@@ -22,16 +22,16 @@ FOLDER = "GRIDLAW_TESTS_SEEN"
 class SeenSpec(FullSpec):
     name: ClassVar[str] = "seen"
 
-    def build(self, scale: Any, **more: Any) -> Any:
+    def build(self, scale: Any, *, layer_index: int, **more: Any) -> Any:
         from gridlaw.modules.mixers.full.module import FullAttention
 
         train_on_cpu()
         note = Path(os.environ[FOLDER]) / f"{os.getpid()}-{time.time_ns()}.json"
-        about = {"visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "scale": scale.name, "first": 0.0}
+        about = {"visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "width": scale.d_model, "first": 0.0}
 
         class Seen(FullAttention):
             def forward(self, x_BTD: Any, ctx: Any) -> Any:
-                if self.training:
+                if self.training and layer_index == 0:
                     about["first"] = about["first"] or time.time()
                     note.write_text(json.dumps(about | {"last": time.time()}))
                 return super().forward(x_BTD, ctx)
