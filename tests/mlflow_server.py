@@ -53,7 +53,7 @@ class Server:
             self._process = subprocess.Popen(
                 command, stdout=output, stderr=output, env=environment, start_new_session=True
             )
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600  # it makes its database, on a busy machine
         while time.monotonic() < deadline:
             with suppress(OSError), urllib.request.urlopen(f"{self.uri}/health", timeout=2) as answer:
                 assert answer.status == 200
