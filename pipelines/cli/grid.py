@@ -114,10 +114,13 @@ class Screen:
 
 
 def tell_stopped(ended: Any, done: str, again: str) -> None:
-    """Why a submission stopped, what was done by then, and the command that goes on."""
+    """Why a submission stopped, what was done by then, and the command that goes on (a job's folder goes with it)."""
+    from gridlaw.platform.jobs import submission_id
+
     signals = {130: "Ctrl-C", 143: signal.Signals.SIGTERM.name}
     why = signals.get(ended.exit_code, ended.stopped)
-    click.echo(f"{why}: stopped with {done}; what ran was saved. To go on: gridlaw {again}", err=True)
+    way = "submit it again" if submission_id() else f"gridlaw {again}"
+    click.echo(f"{why}: stopped with {done}; what ran was saved. To go on: {way}", err=True)
 
 
 def _print_end(grid: str, ended: Any) -> None:

@@ -82,7 +82,8 @@ def stop_in_order(client: Client, name: str, job: str) -> None:
     out, err = stopping.communicate(timeout=600)
     assert stopping.returncode == 0, err
     assert f"{job} stopped" in out
-    assert "starting it again" not in client.gridlaw("logs", job).stdout
+    logs = client.gridlaw("logs", job).stdout
+    assert "To go on: submit it again" in logs and "starting it again" not in logs
     assert not drivers(client.store)
 
 
