@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,16 +129,16 @@ class RayHead:
         command += ["--node-ip-address=127.0.0.1", f"--num-cpus={num_cpus}", "--num-gpus=0"]
         command += ["--object-store-memory=80000000"]
         command += [f"--{name}={port}" for name, port in zip(names, free_ports(len(names)), strict=True)]
-        before = self._num_alive()
         log = self.folder / f"node{len(self.nodes)}.log"
         for _ in range(_TRIES):
+            before = self._alive()
             with open(log, "ab") as output:
                 process = subprocess.Popen(
                     command, stdout=output, stderr=output, env=self.environment() | self._more, start_new_session=True
                 )
             node, deadline = RayNode(process), time.monotonic() + _NODE_SECONDS
             while process.poll() is None and time.monotonic() < deadline:
-                if self._num_alive() > before:
+                if self._alive() - before:
                     self.nodes.append(node)
                     return node
                 time.sleep(0.5)
@@ -153,9 +153,9 @@ class RayHead:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
-    def _num_alive(self) -> int:
+    def _alive(self) -> set[str]:
         found = self.ask("/api/v0/nodes")["data"]["result"]["result"]
-        return sum(node["state"] == "ALIVE" for node in found)
+        return {node["node_id"] for node in found if node["state"] == "ALIVE"}
 
     def _is_up(self, limit_seconds: float = 400) -> bool:
         """The job server answers, and its agent is there to run a job; False if the raylet gave up on its agent.
@@ -180,18 +180,10 @@ class RayHead:
             time.sleep(0.2)
         raise AssertionError(f"no Ray head after {limit_seconds} s: {self.log()}")
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Inside, tasks on the head stand still, so that a grid is not over before a test has looked at it."""
+    def held(self) -> AbstractContextManager[None]:
+        """Inside, the head's tasks stand still (``RayNode.held``)."""
         assert self._process is not None
-        workers = RayNode(self._process).workers()
-        for worker in workers:
-            worker.suspend()
-        try:
-            yield
-        finally:
-            for worker in workers:
-                worker.resume()
+        return RayNode(self._process).held()
 
     def log(self) -> str:
         return (self.folder / "head.log").read_text()
@@ -231,18 +223,19 @@ class RayNode:
         """Names of the tasks that run there now, as its workers show them."""
         return list(self._at_work().values())
 
-    def workers(self) -> list[Any]:
-        """Processes that run a task of a grid now; its name has a slash."""
-        return [process for process, task in self._at_work().items() if "/" in task]
-
-    def kill(self) -> None:
-        """As if its power had failed: every process at once, without a word."""
-        import psutil
-
-        for process in self._processes():
-            with suppress(psutil.Error):
-                process.kill()
-        self._process.wait()
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, the tasks of grids (their names have a slash) that run now stand still, so that they are not over
+        before a test has looked at them."""
+        workers = [process for process, task in self._at_work().items() if "/" in task]
+        assert workers, "a grid was over too soon"
+        for worker in workers:
+            worker.suspend()
+        try:
+            yield
+        finally:
+            for worker in workers:
+                worker.resume()
 
     def _at_work(self) -> dict[Any, str]:
         import psutil
