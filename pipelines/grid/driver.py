@@ -178,6 +178,7 @@ class Driver:
         self.plan = replace(self.plan, trunks=(*self.plan.trunks, trunk))
         self._trunks[trunk.name] = trunk
         self._points |= {point.name: point for point in trunk.points}
+        self.records.plan = self.plan
         self.records.learn(state)
         self._learn_past(trunk)
         self.examples = ExamplesBook(self.plan, self.records.state)

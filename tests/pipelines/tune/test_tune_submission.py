@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from gridlaw.pipelines.grid.driver import Driver
+from gridlaw.pipelines.grid.source import Capacity
 from gridlaw.pipelines.grid.submission import Watcher, Worked
 from gridlaw.pipelines.tune.records import open_study_run
 from gridlaw.pipelines.tune.submission import _end, _records, run_study
@@ -105,6 +107,31 @@ def test_a_trial_that_was_asked_to_leave_is_not_asked_again_after_a_restart(hous
     trials._start(cast(Driver, SimpleNamespace(add=lambda trunk, state: added.append(trunk.name))), record)
     records.pump.close()
     assert added and not store.exists(stop_file)
+
+
+def test_evaluations_of_a_trial_have_their_runs_below_the_trial_s(house: Any) -> None:
+    """Trials are no points of the file's plan; the driver adds them while it works."""
+    plan = house.plan()
+    ledger, store, study = house.ledger(plan), house.store(plan), house.study(plan)
+    house.finish_base(plan, ledger)
+    records = _records(plan, ledger, store, study, rerun=False)
+    capacity = Capacity(num_devices=1.0, unit="CPU", max_parallel=None)
+    driver = Driver(
+        plan=plan.shared, records=records, store=store, tasks=cast(Any, None), executor=cast(Any, None),
+        capacity=capacity, should_stop=str, lost=bool, tick=silent, say=silent,
+    )  # fmt: skip
+    trials = Trials(plan, study, records, store, Limits(parallel=1), runs={}, evaluations={}, examples={}, say=silent)
+    for number in range(2):
+        record = study.ask()
+        trials._start(driver, record)
+        trunk = plan.trial(number, record.params)
+        (point,) = trunk.points
+        (evaluation,) = plan.base.evaluations
+        trial = records.open_point(trunk, point)
+        found = ledger.read_run(records.open_evaluation(trunk, point, evaluation))
+        assert found is not None and found.parent_id == trial
+        assert found.fingerprint == replace(plan.base, trunks=(trunk,)).evaluation_fingerprint(point, evaluation)
+    records.pump.close()
 
 
 class Away:
