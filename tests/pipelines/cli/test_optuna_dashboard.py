@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -88,7 +89,13 @@ def test_a_study_is_served_on_loopback_and_the_server_ends_with_the_command(tmp_
     study, _ = study_in(tmp_path, trials=3)
     with served(tmp_path) as address:
         assert address.startswith("http://127.0.0.1:") and address.endswith("/dashboard/")
-        with urllib.request.urlopen(address.replace("/dashboard/", "/api/studies"), timeout=60) as answer:
+        parts = urlsplit(address)
+        assert parts.hostname is not None
+        # Browsers open connections before they have something to ask: those must not hold up the others.
+        with (
+            socket.create_connection((parts.hostname, parts.port or 0)),
+            urllib.request.urlopen(address.replace("/dashboard/", "/api/studies"), timeout=60) as answer,
+        ):
             (shown,) = json.load(answer)["study_summaries"]
     assert (shown["study_name"], shown["directions"]) == (study.name, ["minimize", "minimize"])
 
