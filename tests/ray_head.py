@@ -237,6 +237,15 @@ class RayNode:
             for worker in workers:
                 worker.resume()
 
+    def kill(self) -> None:
+        """As if its power had failed: every process at once, without a word."""
+        import psutil
+
+        for process in self._processes():
+            with suppress(psutil.Error):
+                process.kill()
+        self._process.wait()
+
     def _at_work(self) -> dict[Any, str]:
         import psutil
 
