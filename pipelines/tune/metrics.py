@@ -15,6 +15,8 @@ from gridlaw.platform.spec.tuning import read_constraint
 TRAIN_FULL_RATIO = "train_full_ratio"
 OF_TRAINING = (TRAIN_LOSS, "train_seconds", "tokens_per_second")
 """Of a trial's training as a whole; the loss is the last step's."""
+LOGGED_IN_TRAINING = (TRAIN_LOSS, "tokens_per_second")
+"""Those that the training logs by itself, under these names, at every step."""
 DURING_TRAINING: Mapping[str, str] = {
     "loss": TRAIN_LOSS,
     "bits_per_byte": TRAIN_LOSS,

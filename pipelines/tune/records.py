@@ -7,7 +7,7 @@ study is told after it, so that a driver that comes after a death in between tel
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -68,17 +68,22 @@ class StudyRecords(Records):
         state: str,
         *,
         metrics: Mapping[str, float],
+        logged: Collection[str] = (),
         reason: str = "",
         diverged: bool = False,
         error: str = "",
         tags: Mapping[str, Any] | None = None,
     ) -> None:
-        """End a trial's run: FINISHED if complete, KILLED if pruned, FAILED otherwise."""
+        """End a trial's run: FINISHED if complete, KILLED if pruned, FAILED otherwise.
+
+        logged: metrics that its training has logged at its last step, too; the run keeps those.
+        """
         run_id = self.run_ids[point.name]
         own = {STATE: state, METRICS: json.dumps(dict(metrics)), **(tags or {})}
         self._flush(point.name)
         if state == "complete":
-            self.ledger.finish_run(run_id, metrics=metrics, step=point.total_steps, tags=own)
+            more = {name: value for name, value in metrics.items() if name not in logged}
+            self.ledger.finish_run(run_id, metrics=more, step=point.total_steps, tags=own)
         elif state == "pruned":
             self.ledger.log_results(run_id, tags=own)
             self.ledger.stop_run(run_id, reason)

@@ -20,7 +20,7 @@ from gridlaw.pipelines.grid.outcome import Failure, Outcome
 from gridlaw.pipelines.grid.state import standings
 from gridlaw.pipelines.plan import PointPlan, TrunkPlan
 from gridlaw.pipelines.tune.looks import Looks
-from gridlaw.pipelines.tune.metrics import DURING_TRAINING, bare, training_metrics, value_of
+from gridlaw.pipelines.tune.metrics import DURING_TRAINING, LOGGED_IN_TRAINING, bare, training_metrics, value_of
 from gridlaw.pipelines.tune.plan import TunePlan, trial_name
 from gridlaw.pipelines.tune.records import StudyRecords, told_by
 from gridlaw.pipelines.tune.results import settings_text
@@ -291,7 +291,9 @@ class Trials:
         metrics = {name: value for name, value in trial.metrics.items() if math.isfinite(value)} | values
         flops = self._steps(trial) * trial.trunk.batch_tokens * trial.trunk.flops_per_token
         tags = {FLOPS: flops, ASK_AGAIN: True if again else None}
-        self._records.end_trial(trial.point, state, metrics=metrics, reason=reason, diverged=diverged, tags=tags)
+        self._records.end_trial(
+            trial.point, state, metrics=metrics, logged=LOGGED_IN_TRAINING, reason=reason, diverged=diverged, tags=tags
+        )
         rule = self._plan.declaration.prune
         more = {REPORTS: trial.reports} if trial.reports and rule is not None and rule.name == "front" else {}
         self._tell(trial.record, trial.point, state, values, reason, flops=flops, more=more, again=again)

@@ -14,14 +14,15 @@ import pytest
 from gridlaw.pipelines.grid.driver import Driver
 from gridlaw.pipelines.grid.source import Capacity
 from gridlaw.pipelines.grid.submission import Watcher, Worked
-from gridlaw.pipelines.tune.records import open_study_run
+from gridlaw.pipelines.tune.metrics import training_metrics
+from gridlaw.pipelines.tune.records import StudyRecords, open_study_run, told_by
 from gridlaw.pipelines.tune.submission import _end, _records, run_study
 from gridlaw.pipelines.tune.trials import Limits, Trials
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.ledger.records import by_name
 from gridlaw.platform.store.base import STOP_FILE, attempt_name
 from gridlaw.platform.store.lease import Lease
-from gridlaw.platform.tuning.study import ASK_AGAIN
+from gridlaw.platform.tuning.study import ASK_AGAIN, Study
 
 
 def test_the_study_s_run_tells_no_password(house: Any) -> None:
@@ -109,8 +110,8 @@ def test_a_trial_that_was_asked_to_leave_is_not_asked_again_after_a_restart(hous
     assert added and not store.exists(stop_file)
 
 
-def test_evaluations_of_a_trial_have_their_runs_below_the_trial_s(house: Any) -> None:
-    """Trials are no points of the file's plan; the driver adds them while it works."""
+def at_work(house: Any) -> tuple[Any, StudyRecords, Study, Trials, Driver]:
+    """(plan, records, study, trials, driver) of a study under way; its driver starts no task."""
     plan = house.plan()
     ledger, store, study = house.ledger(plan), house.store(plan), house.study(plan)
     house.finish_base(plan, ledger)
@@ -121,6 +122,12 @@ def test_evaluations_of_a_trial_have_their_runs_below_the_trial_s(house: Any) ->
         capacity=capacity, should_stop=str, lost=bool, tick=silent, say=silent,
     )  # fmt: skip
     trials = Trials(plan, study, records, store, Limits(parallel=1), runs={}, evaluations={}, examples={}, say=silent)
+    return plan, records, study, trials, driver
+
+
+def test_evaluations_of_a_trial_have_their_runs_below_the_trial_s(house: Any) -> None:
+    """Trials are no points of the file's plan; the driver adds them while it works."""
+    plan, records, study, trials, driver = at_work(house)
     for number in range(2):
         record = study.ask()
         trials._start(driver, record)
@@ -128,9 +135,31 @@ def test_evaluations_of_a_trial_have_their_runs_below_the_trial_s(house: Any) ->
         (point,) = trunk.points
         (evaluation,) = plan.base.evaluations
         trial = records.open_point(trunk, point)
-        found = ledger.read_run(records.open_evaluation(trunk, point, evaluation))
+        found = records.ledger.read_run(records.open_evaluation(trunk, point, evaluation))
         assert found is not None and found.parent_id == trial
         assert found.fingerprint == replace(plan.base, trunks=(trunk,)).evaluation_fingerprint(point, evaluation)
+    records.pump.close()
+
+
+def test_what_training_has_logged_at_its_last_step_is_not_logged_there_again(house: Any) -> None:
+    """Tokens per second of the whole training are another value than the last step's, under the same name."""
+    _, records, study, trials, driver = at_work(house)
+    trials._counted = set()
+    record = study.ask()
+    trials._start(driver, record)
+    trial = trials._active[record.number]
+    run_id = records.open_point(trial.trunk, trial.point)
+    steps = trial.point.total_steps
+    records.ledger.log_results(run_id, metrics={"train_loss": 2.5, "tokens_per_second": 90.0}, step=steps)
+    trial.result = {"executed_steps": steps, "seconds": 3.0, "tokens_per_second": 70.0, "final_loss": 2.5}
+    trial.metrics |= {"loss": 2.0} | training_metrics(trial.result)
+    trials._end(driver, trial)
+    client = records.ledger.tracking.client
+    logged = {name: [each.value for each in client.get_metric_history(run_id, name)] for name in trial.metrics}
+    assert logged == {"train_loss": [2.5], "tokens_per_second": [90.0], "loss": [2.0], "train_seconds": [3.0]}
+    assert study.trials()[0].values == {"loss": 2.0}
+    told = told_by(records.ledger.read_run(run_id))
+    assert told is not None and told[1]["tokens_per_second"] == 70.0, "what a study that seeks it is told"
     records.pump.close()
 
 
