@@ -60,6 +60,7 @@ class Server:
                 return
             assert self._process.poll() is None, (self.folder / "server.log").read_text()
             time.sleep(0.1)
+        self.stop()
         raise AssertionError((self.folder / "server.log").read_text())
 
     def _authentication(self) -> dict[str, str]:
