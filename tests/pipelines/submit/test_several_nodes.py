@@ -159,35 +159,6 @@ def test_nodes_come_and_go_and_the_result_is_the_laptop_s(
             assert found_in(path.read_text(errors="replace"), secrets, str(path)) == []
 
 
-def test_paper_nano_runs_across_the_nodes(
-    person: Client, tracking: Server, s3_server: S3Server, cluster: RayHead
-) -> None:
-    """Seven architectures, four scales and three budgets, fitted on three scales and verified on the fourth."""
-    grid = paper_nano()
-    (person.folder / "grid.yaml").write_text(yaml.safe_dump(grid))
-    store = f"s3://{s3_server.new_bucket()}/gridlaw"
-    submitted = person.gridlaw("submit", "grid.yaml", "--store", store, "--tracking-uri", tracking.uri)
-    assert submitted.returncode == 0, submitted.stderr
-    job = submitted.stdout.strip()
-    wait_for(lambda: person.ask(f"/api/jobs/{job}")["status"] not in ("PENDING", "RUNNING"), "paper-nano's end", 3000)
-    logs = person.gridlaw("logs", job).stdout
-    assert "84 of 84 points done" in logs, logs
-    tasks = person.ask("/api/v0/tasks?limit=10000&detail=1")["data"]["result"]["result"]
-    trained = [(task["name"], task["node_id"]) for task in tasks if task["name"].endswith("/n4/seed0 trunk")]
-    assert {name.partition("/")[0] for name, _ in trained} == set(grid["architectures"])
-    assert len({node for _, node in trained}) > 1, trained
-    ledger = Ledger.open(tracking.uri, "paper-nano", store, create=False)
-    assert ledger is not None
-    points = ledger.find_runs("point")
-    assert {run.status for run in points} == {"FINISHED"} and len(points) == 84
-    assert all({"loss", "niah_rank_accuracy"} <= run.metrics.keys() for run in points)
-    laws = {run.name: ledger.read_json(run.run_id, LAW)["row"] for run in ledger.find_runs("law")}
-    assert len(laws) == 7 * 2
-    for name, row in laws.items():
-        assert {point["scale"] for point in row["fitted"]} == {"n1", "n2", "n3"}, (name, row["reason"])
-        assert [point["scale"] for point in row["held_out"]] == ["n4"] * 3 and row["r2"] is not None, name
-
-
 def test_a_study_is_submitted_with_its_storage_in_postgresql(
     person: Client, tracking: Server, s3_server: S3Server, postgres: Postgres
 ) -> None:
@@ -227,3 +198,32 @@ def test_the_doctor_looks_at_every_node(person: Client, tracking: Server, s3_ser
     assert any(each["check"] == "tracking" for each in checks)
     assert [each for each in checks if not each["ok"] and each["check"] != "shared memory"] == []
     assert done.returncode == (0 if all(each["ok"] for each in checks) else 1)
+
+
+def test_paper_nano_runs_across_the_nodes(
+    person: Client, tracking: Server, s3_server: S3Server, cluster: RayHead
+) -> None:
+    """Seven architectures, four scales and three budgets, fitted on three scales and verified on the fourth."""
+    grid = paper_nano()
+    (person.folder / "grid.yaml").write_text(yaml.safe_dump(grid))
+    store = f"s3://{s3_server.new_bucket()}/gridlaw"
+    submitted = person.gridlaw("submit", "grid.yaml", "--store", store, "--tracking-uri", tracking.uri)
+    assert submitted.returncode == 0, submitted.stderr
+    job = submitted.stdout.strip()
+    wait_for(lambda: person.ask(f"/api/jobs/{job}")["status"] not in ("PENDING", "RUNNING"), "paper-nano's end", 3000)
+    logs = person.gridlaw("logs", job).stdout
+    assert "84 of 84 points done" in logs, logs
+    tasks = person.ask("/api/v0/tasks?limit=10000&detail=1")["data"]["result"]["result"]
+    trained = [(task["name"], task["node_id"]) for task in tasks if task["name"].endswith("/n4/seed0 trunk")]
+    assert {name.partition("/")[0] for name, _ in trained} == set(grid["architectures"])
+    assert len({node for _, node in trained}) > 1, trained
+    ledger = Ledger.open(tracking.uri, "paper-nano", store, create=False)
+    assert ledger is not None
+    points = ledger.find_runs("point")
+    assert {run.status for run in points} == {"FINISHED"} and len(points) == 84
+    assert all({"loss", "niah_rank_accuracy"} <= run.metrics.keys() for run in points)
+    laws = {run.name: ledger.read_json(run.run_id, LAW)["row"] for run in ledger.find_runs("law")}
+    assert len(laws) == 7 * 2
+    for name, row in laws.items():
+        assert {point["scale"] for point in row["fitted"]} == {"n1", "n2", "n3"}, (name, row["reason"])
+        assert [point["scale"] for point in row["held_out"]] == ["n4"] * 3 and row["r2"] is not None, name
