@@ -19,6 +19,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import Any
 
+from running import wait_for
+
 # On a busy machine Ray's own limits for its start are too short, and workers at a lower priority starve.
 _PATIENT = {
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
@@ -227,8 +229,9 @@ class RayNode:
     def held(self) -> Iterator[None]:
         """Inside, the tasks of grids (their names have a slash) that run now stand still, so that they are not over
         before a test has looked at them."""
-        workers = [process for process, task in self._at_work().items() if "/" in task]
-        assert workers, "a grid was over too soon"
+        workers = wait_for(
+            lambda: [process for process, task in self._at_work().items() if "/" in task], "a grid's task", 60
+        )
         for worker in workers:
             worker.suspend()
         try:
