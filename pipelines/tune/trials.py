@@ -251,7 +251,7 @@ class Trials:
         rule, run_id = self._plan.declaration.prune, self._records.run_ids.get(trial.point.name)
         if rule is None or run_id is None or trial.pruned:
             return
-        objectives = self._plan.declaration.objectives
+        objectives = self._study.declaration.objectives  # in the order of earlier trials' reports
         if trial.looks is None:
             names = [DURING_TRAINING[bare(name)] for name in objectives]
             trial.looks = Looks(self._records.attempts / run_id / JOURNAL_FILE, names, rule.every_steps)

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -322,6 +322,9 @@ def open_study(url: str, declaration: Declaration, *, create: bool, rerun: bool 
         )
         if create:
             _complete(study, declaration)
+        # The order of objectives is no identity, but that of a trial's values in the storage: the first file's holds.
+        names = study.metric_names or list(declaration.objectives)
+        declaration = replace(declaration, objectives={name: declaration.objectives[name] for name in names})
         return Study(url, declaration, study)
 
 

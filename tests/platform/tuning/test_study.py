@@ -253,6 +253,19 @@ def test_importances_find_what_matters(url: str) -> None:
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
+def test_values_keep_their_names_in_a_file_with_objectives_in_another_order(url: str) -> None:
+    """The order is no drift: it changes nothing of what is sought."""
+    given = replace(BASE, objectives={"loss": "min", "speed": "max"})
+    study = opened(url, given)
+    study.tell(study.ask().number, "complete", metrics={"loss": 1.0, "speed": 50.0})
+    swapped = replace(BASE, objectives={"speed": "max", "loss": "min"})
+    assert swapped.fingerprint == given.fingerprint
+    again = opened(url, swapped)
+    again.tell(again.ask().number, "complete", metrics={"loss": 2.0, "speed": 60.0})
+    for each in (again, opened(url, given)):
+        assert [trial.values for trial in each.trials()] == [{"loss": 1.0, "speed": 50.0}, {"loss": 2.0, "speed": 60.0}]
+
+
 def test_importances_are_of_what_makes_trials_good_in_either_direction(
     url: str, recwarn: pytest.WarningsRecorder
 ) -> None:
