@@ -5,10 +5,16 @@ The storage's address comes by the environment: it may hold a password, and comm
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIServer, make_server
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
 
 STORAGE_VARIABLE = "GRIDLAW_STORAGE"
 
@@ -19,6 +25,27 @@ class Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
 
+def show_constraints(storage: BaseStorage) -> None:
+    """The dashboard looks for a trial's constraints where Optuna kept them before version 5: show them there, too.
+
+    Without it trials beyond their constraints would be drawn as the best. Nothing is written.
+    """
+    read = storage.get_all_trials
+
+    def get_all_trials(study_id: int, deepcopy: bool = True, states: Any = None) -> list[FrozenTrial]:
+        return [_shown(trial) for trial in read(study_id, deepcopy=deepcopy, states=states)]
+
+    storage.get_all_trials = get_all_trials  # type: ignore[method-assign]
+
+
+def _shown(trial: FrozenTrial) -> FrozenTrial:
+    if not trial.constraints:
+        return trial
+    shown = copy.copy(trial)
+    shown.system_attrs = {**trial.system_attrs, "constraints": list(trial.constraints.values())}
+    return shown
+
+
 def serve(url: str, host: str, port: int) -> None:
     """Serve until ended. url: as ``resolve_storage`` returns it, of a storage that is there."""
     from optuna_dashboard import wsgi
@@ -27,6 +54,7 @@ def serve(url: str, host: str, port: int) -> None:
 
     storage = open_storage(url, create=False)
     assert storage is not None, "the caller checks that there is one"
+    show_constraints(storage)
     make_server(host, port, wsgi(storage), server_class=Server).serve_forever()
 
 

@@ -97,6 +97,11 @@ def test_a_study_is_served_on_loopback_and_the_server_ends_with_the_command(tmp_
             urllib.request.urlopen(address.replace("/dashboard/", "/api/studies"), timeout=60) as answer,
         ):
             (shown,) = json.load(answer)["study_summaries"]
+        address = address.replace("/dashboard/", f"/api/studies/{shown['study_id']}?after=0")
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            trials = json.load(answer)["trials"]
+    assert [each["constraints"] for each in trials] == [list(each.violations.values()) for each in study.trials()]
+    assert {each["constraints"][0] <= 0 for each in trials} == {True, False}
     assert (shown["study_name"], shown["directions"]) == (study.name, ["minimize", "minimize"])
 
 
