@@ -72,7 +72,8 @@ class Driver:
     _micro_batch: dict[str, int] = field(default_factory=dict)
     _seconds: dict[str, float] = field(default_factory=dict)
     """Seconds that earlier submissions spent on each trunk."""
-    _segment_seconds: dict[NodeKey, float] = field(default_factory=dict)
+    _segment_seconds: dict[str, dict[NodeKey, float]] = field(default_factory=dict)
+    """By trunk, of each of its segments."""
     _fitted: dict[NodeKey, tuple[dict[str, Any], str]] = field(default_factory=dict)
     """Identity and fingerprint of what a refit was given: more points may arrive while it runs."""
     _ends: deque[tuple[NodeKey, Outcome]] = field(default_factory=deque)
@@ -246,9 +247,10 @@ class Driver:
     def _more_to_come(self, architecture: str) -> bool:
         """Whether points of an architecture are still to be trained or evaluated."""
         return any(
-            node.state in ("waiting", "running") and self._points[str(node.key[1])].id.architecture == architecture
-            for kind in ("decay", "evaluate")
-            for node in self.graph.of_kind(kind)
+            node.kind in ("decay", "evaluate")
+            and node.state in ("waiting", "running")
+            and self._points[str(node.key[1])].id.architecture == architecture
+            for node in reversed(self.graph.nodes.values())  # the last are the likeliest to wait
         )
 
     # Starting
@@ -367,10 +369,11 @@ class Driver:
     def _segment_done(self, node: Node, result: dict[str, Any]) -> None:
         trunk = self._trunk_of(node)
         self._micro_batch[trunk.name] = result["micro_batch"]
-        self._segment_seconds[node.key] = result["seconds"] if result["executed_now"] else 0.0
-        seconds = self._seconds[trunk.name] + sum(s for k, s in self._segment_seconds.items() if k[1] == trunk.name)
-        more = [n for n in self.graph.of_kind("segment") if n.key[1] == trunk.name and n.state == "waiting"]
-        self.records.segment_done(trunk, result, seconds=seconds, last=not more)
+        own = self._segment_seconds.setdefault(trunk.name, {})
+        own[node.key] = result["seconds"] if result["executed_now"] else 0.0
+        segments = (self.graph.nodes.get(("segment", trunk.name, step)) for step in trunk.branch_steps)
+        last = not any(each is not None and each.state == "waiting" for each in segments)
+        self.records.segment_done(trunk, result, seconds=self._seconds[trunk.name] + sum(own.values()), last=last)
         self._tell_start(trunk.name, trunk, result)
 
     def _decay_done(self, node: Node, result: dict[str, Any]) -> None:

@@ -70,9 +70,9 @@ def test_unusable_input_is_exit_code_2_if_nothing_was_done(
     graph = Graph()
     graph.add(Node(key=("prepare", "data")))
     graph.add(Node(key=("decay", "point")))
-    graph.nodes["prepare", "data"].state = "done"
+    graph.done(("prepare", "data"))
     if done:
-        graph.nodes["decay", "point"].state = "done"
+        graph.done(("decay", "point"))
     told = [
         Problem(name="x", kind="point", status=status, reason="", attempts=1, is_input=is_input)
         for status, is_input in problems
