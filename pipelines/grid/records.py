@@ -245,7 +245,7 @@ class Records:
         if name in self.opened:
             return self.run_ids[name]
         if name in self.run_ids:
-            self.ledger.reopen_run(self.run_ids[name], parent_id=self.parent_id)
+            self.ledger.reopen_run(self.run_ids[name], parent_id=self.parent_id, params=more.get("params"))
         else:
             self.run_ids[name] = self.ledger.start_run(
                 kind, name=name, fingerprint=fingerprint, parent_id=self.parent_id, **more

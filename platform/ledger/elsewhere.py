@@ -20,6 +20,6 @@ def find_experiment(tracking_uri: str, name: str) -> OtherExperiment | None:
     """The experiment of that name; None if there is none, or if it was deleted. Makes nothing."""
     tracking = connect(tracking_uri, create=False)
     found = look_up(tracking, name) if tracking is not None else None
-    if tracking is None or found is None or found.lifecycle_stage == "deleted":
+    if tracking is None or found is None or found.deleted:
         return None
     return OtherExperiment(ledger=Ledger(tracking, name, found.experiment_id), store_address=found.tags.get(STORE_TAG))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridlaw.platform.errors import BadInput, InUse
-from gridlaw.platform.ledger.records import PREFIX
+from gridlaw.platform.ledger import tables
+from gridlaw.platform.ledger.records import PREFIX, ExperimentRecord
 from gridlaw.platform.ledger.tracking import (
     CREDENTIALS,
     Tracking,
@@ -25,7 +26,6 @@ from gridlaw.platform.store.base import experiment_name
 from gridlaw.platform.store.open import is_remote
 
 if TYPE_CHECKING:
-    from mlflow.entities import Experiment
     from mlflow.tracking import MlflowClient
 
 STORE_TAG = PREFIX + "store"
@@ -46,14 +46,27 @@ def connect(tracking_uri: str, *, create: bool, patience_seconds: float = 90.0) 
     return Tracking(uri=uri, patience_seconds=patience_seconds)
 
 
-def look_up(tracking: Tracking, name: str) -> Experiment | None:
+def look_up(tracking: Tracking, name: str) -> ExperimentRecord | None:
     """The experiment of that name, a deleted one, too; ``BadInput`` if the server does not let this user in."""
     try:
-        return tracking.call("look up the experiment", lambda client: client.get_experiment_by_name(name))
+        return tracking.read(
+            "look up the experiment",
+            lambda connection: tables.find_experiment(connection, name),
+            lambda client: _asked_for(client, name),
+        )
     except TrackingDenied as error:
         raise BadInput(
             CREDENTIALS, allowed=f"a user of the tracking server {redacted(tracking.uri)}", hint=_reason(error)
         ) from None
+
+
+def _asked_for(client: MlflowClient, name: str) -> ExperimentRecord | None:
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        return None
+    return ExperimentRecord(
+        experiment_id=str(found.experiment_id), deleted=found.lifecycle_stage == "deleted", tags=found.tags
+    )
 
 
 def claim(tracking: Tracking, name: str, store_address: str, *, create: bool) -> str | None:
@@ -64,14 +77,14 @@ def claim(tracking: Tracking, name: str, store_address: str, *, create: bool) ->
     found = look_up(tracking, name)
     if found is None:
         return _make(tracking, name, store_address) if create else None
-    if found.lifecycle_stage == "deleted":
+    if found.deleted:
         raise BadInput(
             "name",
             seen=name,
             allowed="the name of an experiment that was not deleted in MLflow",
             hint=f"Bring it back: `mlflow experiments restore -x {found.experiment_id}`; or choose another name",
         )
-    experiment_id, tagged = str(found.experiment_id), found.tags.get(STORE_TAG)
+    experiment_id, tagged = found.experiment_id, found.tags.get(STORE_TAG)
     if tagged is None and create:  # made by hand in MLflow's page: adopt it
         tracking.call(
             "tag the experiment", lambda client: client.set_experiment_tag(experiment_id, STORE_TAG, store_address)

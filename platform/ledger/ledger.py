@@ -9,6 +9,10 @@ through ``journal``. Hence a run found RUNNING when a driver starts has no livin
 ended. A run's results are sent before its status, so that FINISHED implies complete. Calls may be repeated after a lost
 answer: creating a run is, too, because each creation carries a token by which the repeated call finds the run of the
 first.
+
+Cost. A call to MLflow takes 10 to 30 ms of processor time on its own database and a round trip to a server, and a grid
+makes several for every point. So nothing is read that the one writer knows: which metrics a run has, where its
+artifacts lie. Artifacts in a folder of this machine are files, written without a call.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import gc
 import getpass
 import json
 import math
+import os
 import tempfile
 import time
 import uuid
@@ -27,12 +32,15 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import unquote, urlsplit
 
 from gridlaw.platform.errors import Surroundings
+from gridlaw.platform.ledger import tables
 from gridlaw.platform.ledger.experiments import claim, connect
 from gridlaw.platform.ledger.records import KINDS, PREFIX, RunRecord, from_mlflow, prefixed, tag_text
 from gridlaw.platform.ledger.tracking import Tracking, TrackingRefused
 from gridlaw.platform.ledger.version import code_version
+from gridlaw.platform.store.local import explain
 
 if TYPE_CHECKING:
+    from mlflow.entities import RunInfo
     from mlflow.tracking import MlflowClient
 
 IDENTITY_FILE = "identity.json"
@@ -48,6 +56,14 @@ class Ledger:
     def __init__(self, tracking: Tracking, experiment: str, experiment_id: str) -> None:
         self.tracking, self.experiment, self.experiment_id = tracking, experiment, experiment_id
         self._notes: dict[str, str] = {}
+        self._params: dict[str, Mapping[str, Any]] = {}
+        """Of runs that were opened: they go along with the next that is sent."""
+        self._newest: dict[str, dict[str, tuple[int, float]]] = {}
+        """By run: (step, value) of the results that it has. Workers' journals hold other metrics."""
+        self._artifacts: dict[str, str] = {}
+        """By run: where its artifacts lie."""
+        self._tables: set[tuple[str, str]] = set()
+        """(run, name) of tables that MLflow's page knows."""
 
     @overload
     @staticmethod
@@ -90,8 +106,7 @@ class Ledger:
         kind, name, tags: narrow the search (tags without the prefix).
         """
         wanted = {"kind": kind, "name": name, **(tags or {})}
-        clauses = [f"tags.`{PREFIX}{key}` = {_quoted(value)}" for key, value in wanted.items() if value is not None]
-        return [from_mlflow(run) for run in self._search(" and ".join(clauses))]
+        return self._find({PREFIX + key: value for key, value in wanted.items() if value is not None})
 
     def read_run(self, run_id: str) -> RunRecord:
         """One run as it stands now; ``TrackingRefused`` if it does not exist."""
@@ -104,12 +119,12 @@ class Ledger:
 
     def read_text(self, run_id: str, name: str) -> str | None:
         """A text artifact, None if the run has none of this name."""
+        path = self._artifact_file(run_id, name)
+        if path is not None:
+            with _explained(f"read {path}"):
+                return path.read_text(encoding="utf-8") if path.is_file() else None
 
         def ask(client: MlflowClient) -> str | None:
-            folder = _local_artifacts(client.get_run(run_id).info.artifact_uri)
-            if folder is not None:
-                path = folder / name
-                return path.read_text() if path.is_file() else None
             if name not in {entry.path for entry in client.list_artifacts(run_id, str(Path(name).parent))} | {
                 entry.path for entry in client.list_artifacts(run_id)
             }:
@@ -154,8 +169,8 @@ class Ledger:
         """Open a run; returns its run id, which also names its folder in the store.
 
         kind: one of ``KINDS``. tags: further dimensions, without prefix; those that are None are left out. params: few
-        and short. identity: the values that were hashed. config: all else that describes the run; both become JSON
-        artifacts.
+        and short; they go along with what is sent next. identity: the values that were hashed. config: all else that
+        describes the run; both become JSON artifacts.
         """
         assert kind in KINDS, f"unknown kind of run {kind!r}"
         own = {"kind": kind, "name": name, "fingerprint": fingerprint, **(tags or {}), **code_version().tags()}
@@ -165,18 +180,28 @@ class Ledger:
         if note:
             sent["mlflow.note.content"] = note
         run_id = self._create(name, sent)
-        self._log(run_id, params=params)
+        self._newest[run_id] = {}
+        if params:
+            self._params[run_id] = params
         if identity is not None:
             self.log_json(run_id, IDENTITY_FILE, identity)
         if config is not None:
             self.log_json(run_id, CONFIG_FILE, config)
         return run_id
 
-    def reopen_run(self, run_id: str, *, parent_id: str = "", tags: Mapping[str, Any] | None = None) -> None:
+    def reopen_run(
+        self,
+        run_id: str,
+        *,
+        parent_id: str = "",
+        tags: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
         """Set a run to RUNNING again under its id: after a dead owner, or because a trunk continues, or a law is
         refitted.
 
-        parent_id: the submission that works on it now. Marks of the earlier end (reason, diverged) are removed.
+        parent_id: the submission that works on it now. params: as at its start, after which they may not have been
+        sent. Marks of the earlier end (reason, diverged) are removed.
         """
         record = self.read_run(run_id)
         for tag in {"reason", "diverged", "error"} & set(record.tags):
@@ -186,7 +211,7 @@ class Ledger:
         )
         if parent_id:
             sent["mlflow.parentRunId"] = parent_id
-        self._log(run_id, raw_tags=sent)
+        self._log(run_id, params=params, raw_tags=sent)
         self._set_status(run_id, "RUNNING")
 
     def finish_run(
@@ -226,7 +251,7 @@ class Ledger:
     def end_stale_runs(self, *, keep: Iterable[str] = (), reason: str = "the driver died") -> list[str]:
         """Mark FAILED every run left RUNNING by a dead driver, except ``keep``; returns their ids. Needs the lease."""
         kept = set(keep)
-        stale = [from_mlflow(run) for run in self._search("attributes.status = 'RUNNING'")]
+        stale = self._find({}, status="RUNNING")
         ended = [record.run_id for record in stale if record.kind and record.run_id not in kept]
         for run_id in ended:
             self.fail_run(run_id, reason)
@@ -244,16 +269,19 @@ class Ledger:
         again."""
         finite = {key: float(value) for key, value in (metrics or {}).items() if math.isfinite(value)}
         nonfinite = sorted(set(metrics or {}) - set(finite))
-        if finite:
-            run = self.tracking.call(f"read run {run_id}", lambda client: client.get_run(run_id))
-            there = {(metric.key, metric.step, metric.value) for metric in run.data._metric_objs}
-            finite = {key: value for key, value in finite.items() if (key, step, value) not in there}
-        self._log(
-            run_id,
-            metrics=finite,
-            step=step,
-            raw_tags=prefixed({**(tags or {}), "nonfinite": ", ".join(nonfinite) or None}),
-        )
+        there = self._results_of(run_id) if finite else {}
+        finite = {key: value for key, value in finite.items() if there.get(key) != (step, value)}
+        try:
+            self._log(
+                run_id,
+                metrics=finite,
+                step=step,
+                raw_tags=prefixed({**(tags or {}), "nonfinite": ", ".join(nonfinite) or None}),
+            )
+        except Surroundings:
+            self._newest.pop(run_id, None)  # the batch may have arrived all the same
+            raise
+        there.update({key: (step, value) for key, value in finite.items()})
 
     def set_tags(self, run_id: str, tags: Mapping[str, Any]) -> None:
         """Set tags (without prefix) on a run, in one call."""
@@ -293,7 +321,15 @@ class Ledger:
 
     def log_text(self, run_id: str, name: str, text: str) -> None:
         """Keep a text artifact (a report, a configuration)."""
-        self.tracking.call(f"keep {name}", lambda client: client.log_text(run_id, text, name))
+        path = self._artifact_file(run_id, name)
+        if path is None:
+            self.tracking.call(f"keep {name}", lambda client: client.log_text(run_id, text, name))
+            return
+        with _explained(f"keep {path}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f"{path.name}.part")
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, path)
 
     def log_file(self, run_id: str, path: Path, folder: str = "") -> None:
         """Keep a copy of a local file as an artifact."""
@@ -304,50 +340,77 @@ class Ledger:
         columns = list(dict.fromkeys(key for row in rows for key in row))
         table = {"columns": columns, "data": [[_plain(row.get(column)) for column in columns] for row in rows]}
         self.log_text(run_id, name, json.dumps(table))
+        if (run_id, name) in self._tables:
+            return
         run = self.tracking.call(f"read run {run_id}", lambda client: client.get_run(run_id))
         listed = json.loads(run.data.tags.get(_TABLES_TAG, "[]"))
         entry = {"path": name, "type": "table"}
         if entry not in listed:
             self._log(run_id, raw_tags={_TABLES_TAG: json.dumps([*listed, entry])})
+        self._tables.add((run_id, name))
 
     # Calls
 
-    def _search(self, clauses: str) -> Iterator[Any]:
+    def _results_of(self, run_id: str) -> dict[str, tuple[int, float]]:
+        """Read once of a run that this process did not make, or after an outage; then known."""
+        if run_id not in self._newest:
+            run = self.tracking.call(f"read run {run_id}", lambda client: client.get_run(run_id))
+            self._newest[run_id] = {each.key: (each.step, each.value) for each in run.data._metric_objs}
+        return self._newest[run_id]
+
+    def _artifact_file(self, run_id: str, name: str) -> Path | None:
+        """Where an artifact lies, or is to lie; None if that is no folder of this machine."""
+        if run_id not in self._artifacts:
+            run = self.tracking.call(f"read run {run_id}", lambda client: client.get_run(run_id))
+            self._artifacts[run_id] = run.info.artifact_uri
+        folder = _local_artifacts(self._artifacts[run_id])
+        return None if folder is None else folder / name
+
+    def _find(self, tags: Mapping[str, str], *, status: str = "") -> list[RunRecord]:
+        """Runs with these tags (with prefix), newest first."""
+        found = self.tracking.read(
+            "search runs",
+            lambda connection: tables.find_runs(connection, self.experiment_id, tags, status),
+            lambda client: self._search(client, tags, status),
+        )
+        self._artifacts.update({run.run_id: run.artifact_uri for run in found})
+        return found
+
+    def _search(self, client: MlflowClient, tags: Mapping[str, str], status: str) -> list[RunRecord]:
+        clauses = [f"tags.`{key}` = {_quoted(value)}" for key, value in tags.items()]
+        clauses += [f"attributes.status = '{status}'"] if status else []
+        found: list[RunRecord] = []
         token: str | None = None
         while True:
-
-            def ask(client: MlflowClient, token: str | None = token) -> Any:
-                return client.search_runs(
+            with _collection_paused():
+                page = client.search_runs(
                     [self.experiment_id],
-                    clauses,
+                    " and ".join(clauses),
                     max_results=_PAGE,
                     order_by=["attributes.start_time DESC"],
                     page_token=token,
                 )
-
-            with _collection_paused():
-                page = self.tracking.call("search runs", ask)
-            yield from page
+                found += map(from_mlflow, page)
             token = page.token
             if not token:
-                return
+                return found
 
     def _create(self, name: str, tags: dict[str, str]) -> str:
         token = uuid.uuid4().hex
         tries = 0
 
-        def ask(client: MlflowClient) -> str:
+        def ask(client: MlflowClient) -> RunInfo:
             nonlocal tries
             tries += 1
             if tries > 1:  # the first answer may have been lost after the run was made
                 made = client.search_runs([self.experiment_id], f"tags.`{_TOKEN_TAG}` = '{token}'", max_results=1)
                 if made:
-                    return str(made[0].info.run_id)
-            return str(
-                client.create_run(self.experiment_id, tags=tags | {_TOKEN_TAG: token}, run_name=name).info.run_id
-            )
+                    return made[0].info
+            return client.create_run(self.experiment_id, tags=tags | {_TOKEN_TAG: token}, run_name=name).info
 
-        return self.tracking.call(f"open the run {name}", ask)
+        info = self.tracking.call(f"open the run {name}", ask)
+        self._artifacts[info.run_id] = info.artifact_uri
+        return str(info.run_id)
 
     def _log(
         self,
@@ -359,6 +422,7 @@ class Ledger:
         raw_tags: Mapping[str, str] | None = None,
         patience_seconds: float | None = None,
     ) -> None:
+        params = {**self._params.get(run_id, {}), **(params or {})}
         if not (metrics or params or raw_tags):
             return
         from mlflow.entities import Metric, Param, RunTag
@@ -366,13 +430,14 @@ class Ledger:
         # One timestamp for all tries: MLflow takes an equal (metric, value, step, time) for the same and keeps one.
         now = time.time_ns() // 1_000_000
         values = [Metric(key, value, now, step) for key, value in (metrics or {}).items()]
-        texts = [Param(key, str(tag_text(value))) for key, value in (params or {}).items() if value is not None]
+        texts = [Param(key, str(tag_text(value))) for key, value in params.items() if value is not None]
         labels = [RunTag(key, value) for key, value in (raw_tags or {}).items()]
         self.tracking.call(
             f"write to run {run_id}",
             lambda client: client.log_batch(run_id, metrics=values, params=texts, tags=labels),
             patience_seconds=patience_seconds,
         )
+        self._params.pop(run_id, None)
 
     def _delete_tag(self, run_id: str, key: str) -> None:
         with suppress(TrackingRefused):  # gone already
@@ -399,6 +464,14 @@ def _collection_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise explain(error, f"cannot {what}") from error
 
 
 def _local_artifacts(uri: str) -> Path | None:

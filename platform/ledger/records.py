@@ -26,7 +26,7 @@ class RunRecord:
     """One run as the ledger has it.
 
     tags: without the ``gridlaw.`` prefix, as text. metrics: latest value of each. start_seconds, end_seconds: since the
-    epoch.
+    epoch. artifact_uri: where its artifacts lie.
     """
 
     run_id: str
@@ -41,6 +41,7 @@ class RunRecord:
     start_seconds: float = 0.0
     end_seconds: float | None = None
     note: str = ""
+    artifact_uri: str = ""
 
     @property
     def superseded(self) -> bool:
@@ -75,23 +76,55 @@ class RunRecord:
             return None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExperimentRecord:
+    """One experiment as the ledger has it. tags: with all prefixes."""
+
+    experiment_id: str
+    deleted: bool
+    tags: Mapping[str, str]
+
+
 def from_mlflow(run: Run) -> RunRecord:
     """MLflow's run as a record. A run that is not ours gets kind ""."""
-    tags = run.data.tags
-    own = {key.removeprefix(PREFIX): value for key, value in tags.items() if key.startswith(PREFIX)}
-    return RunRecord(
+    return run_record(
         run_id=run.info.run_id,
+        status=run.info.status,
+        artifact_uri=run.info.artifact_uri,
+        milliseconds=(run.info.start_time, run.info.end_time),
+        tags=run.data.tags,
+        metrics=dict(run.data.metrics),
+        params=dict(run.data.params),
+    )
+
+
+def run_record(
+    *,
+    run_id: str,
+    status: str,
+    artifact_uri: str,
+    milliseconds: tuple[int, int | None],
+    tags: Mapping[str, str],
+    metrics: Mapping[str, float],
+    params: Mapping[str, str],
+) -> RunRecord:
+    """A record of what MLflow has. milliseconds: of start and end. tags: with all prefixes."""
+    own = {key.removeprefix(PREFIX): value for key, value in tags.items() if key.startswith(PREFIX)}
+    start, end = milliseconds
+    return RunRecord(
+        run_id=run_id,
         kind=own.get("kind", ""),
         name=own.get("name", ""),
         fingerprint=own.get("fingerprint", ""),
-        status=run.info.status,
+        status=status,
         parent_id=tags.get("mlflow.parentRunId", ""),
         tags=own,
-        metrics=dict(run.data.metrics),
-        params=dict(run.data.params),
-        start_seconds=run.info.start_time / 1000,
-        end_seconds=run.info.end_time / 1000 if run.info.end_time else None,
+        metrics=metrics,
+        params=params,
+        start_seconds=start / 1000,
+        end_seconds=end / 1000 if end else None,
         note=tags.get("mlflow.note.content", ""),
+        artifact_uri=artifact_uri,
     )
 
 

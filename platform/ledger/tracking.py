@@ -19,11 +19,11 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.store.local import explain
@@ -207,6 +207,23 @@ class Tracking:
         if path is not None and not path.exists():
             raise TrackingRefused(f"the tracking database {path} does not exist; was the store removed?")
 
+    def read(
+        self,
+        what: str,
+        query: Callable[[sqlite3.Connection], Result],
+        ask: Callable[[MlflowClient], Result],
+    ) -> Result:
+        """Query an sqlite database in one transaction, without MLflow; else ``call``.
+
+        MLflow is also asked where the query fails, and tells why.
+        """
+        path = sqlite_path(self.uri)
+        if path is not None:
+            with suppress(sqlite3.Error), closing(_connected(path)) as connection:
+                connection.execute("BEGIN")
+                return query(connection)
+        return self.call(what, ask)
+
     def call(
         self,
         what: str,
@@ -233,6 +250,11 @@ class Tracking:
                     raise failure from error
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    """For writing, too, as the first reader after a kill in the middle of a transaction has to undo it."""
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=20.0)
 
 
 def translated(error: Exception, what: str) -> Surroundings:

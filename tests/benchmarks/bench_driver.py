@@ -82,13 +82,13 @@ class NoCluster:
         return
 
 
-def grid(num_points: int, folder: Path) -> dict[str, Any]:
+def grid(num_points: int, folder: Path, *, num_budgets: int = BUDGETS) -> dict[str, Any]:
     return {
         "name": "nothing",
         "architectures": ["full"],
         "scales": ["n1"],
-        "budgets": [f"{number}N" for number in range(2, 2 + BUDGETS)],
-        "seeds": list(range(num_points // BUDGETS)),
+        "budgets": [f"{number}N" for number in range(2, 2 + num_budgets)],
+        "seeds": list(range(num_points // num_budgets)),
         "data": {"context": 64},
         "training": {"batch_tokens": 512, "precision": "fp32"},
         "evaluate": ["loss"],

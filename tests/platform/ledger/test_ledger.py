@@ -1,22 +1,26 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from disks import fill, mounted
 from gridlaw.platform.errors import BadInput, InUse, Surroundings
 from gridlaw.platform.ledger import ledger as ledger_module
+from gridlaw.platform.ledger import tables
 from gridlaw.platform.ledger.ledger import Ledger
-from gridlaw.platform.ledger.records import by_name
+from gridlaw.platform.ledger.records import RunRecord, by_name
 from gridlaw.platform.ledger.tracking import (
     TrackingOutage,
     TrackingRefused,
@@ -45,6 +49,21 @@ def test_looking_up_makes_nothing_and_imports_no_mlflow(tmp_path: Path) -> None:
     """
     assert subprocess.run([sys.executable, "-c", source], capture_output=True, text=True).stdout == "[]\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_a_database_imports_no_mlflow(ledger: Ledger, tmp_path: Path) -> None:
+    run_id = ledger.start_run("point", name="p", fingerprint="f", identity={"lr": 1})
+    ledger.finish_run(run_id, metrics={"loss": 1.5})
+    source = f"""if True:
+        import sys
+        from gridlaw.platform.ledger.ledger import Ledger
+        ledger = Ledger.open({ledger.tracking_uri!r}, "grid", {str(tmp_path)!r}, create=False)
+        run, = ledger.find_runs("point", name="p")
+        print(run.finished, run.metrics, ledger.identity(run.run_id))
+        print(sorted({{"mlflow", "sqlalchemy", "pandas"}} & set(sys.modules)))
+    """
+    printed = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True).stdout
+    assert printed == "True {'loss': 1.5} {'lr': 1}\n[]\n"
 
 
 def test_an_experiment_that_is_not_there_is_none(uri: str, tmp_path: Path) -> None:
@@ -158,13 +177,25 @@ def test_non_finite_values_are_no_metrics(ledger: Ledger) -> None:
     assert record.tags["nonfinite"] == "loss, norm"
 
 
-def test_results_sent_again_are_not_doubled(ledger: Ledger) -> None:
+def test_results_sent_again_are_not_doubled(ledger: Ledger, tmp_path: Path) -> None:
     run_id = point(ledger)
     for _ in range(3):
         ledger.log_results(run_id, metrics={"loss": 1.5}, step=7)
     ledger.log_results(run_id, metrics={"loss": 1.5}, step=8)
+    later = Ledger.open(ledger.tracking_uri, "grid", str(tmp_path), create=True)  # of the next driver
+    later.log_results(run_id, metrics={"loss": 1.5}, step=8)
     history = ledger.tracking.client.get_metric_history(run_id, "loss")
     assert [(metric.step, metric.value) for metric in history] == [(7, 1.5), (8, 1.5)]
+
+
+def test_params_go_with_what_is_sent_next_or_at_the_next_start(ledger: Ledger, tmp_path: Path) -> None:
+    params = {"N": 17, "lr": 0.1}
+    finished, cut_off = (ledger.start_run("point", name=name, fingerprint="f", params=params) for name in "ab")
+    ledger.finish_run(finished)
+    later = Ledger.open(ledger.tracking_uri, "grid", str(tmp_path), create=True)  # of the driver after a kill
+    later.reopen_run(cut_off, params=params)
+    later.reopen_run(finished, params=params)
+    assert all(ledger.read_run(run_id).params == {"N": "17", "lr": "0.1"} for run_id in (finished, cut_off))
 
 
 def test_nothing_long_is_refused(ledger: Ledger) -> None:
@@ -179,14 +210,40 @@ def test_nothing_long_is_refused(ledger: Ledger) -> None:
     assert record.note.startswith("yyy")
 
 
-def test_search_goes_through_all_pages(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "_PAGE", 4)
-    names = {f"p{i}" for i in range(11)}
-    for name in sorted(names):
-        point(ledger, name)
-    found = ledger.find_runs("point")
-    assert {record.name for record in found} == names
-    assert len(found) == 11
+def test_mlflow_finds_page_by_page_what_the_tables_hold(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"p{i}" for i in range(7)]
+    runs = [point(ledger, name, seed=place % 2) for place, name in enumerate(names)]
+    ledger.finish_run(runs[0], metrics={"loss": 1.5, "tokens": 1e12}, step=3, tags={"quote": "it's"})
+    ledger.log_results(runs[0], metrics={"loss": 1.25}, step=4)
+    ledger.tracking.client.log_metric(runs[0], "by hand", math.nan)
+    ledger.describe(runs[0], "# note")
+    ledger.fail_run(runs[1], "why", diverged=True)
+    ledger.finish_run(ledger.start_run("trunk", name="t", fingerprint="f", params={"lr": 0.1}, parent_id=runs[0]))
+    ledger.tracking.client.delete_run(runs[2])
+    Ledger.open(ledger.tracking_uri, "another", "/elsewhere", create=True).start_submission()
+    questions: list[dict[str, Any]] = [{}, {"kind": "point"}, {"name": "p3"}, {"tags": {"scale": "S1", "seed": "1"}}]
+    questions.append({"tags": {"quote": "it's"}})
+    found = [ledger.find_runs(**question) for question in questions]
+    assert [len(each) for each in found] == [7, 6, 1, 3, 1]
+
+    def other_tables(*given: object) -> None:
+        raise sqlite3.OperationalError("no such column")
+
+    monkeypatch.setattr(ledger_module, "_PAGE", 2)
+    for name in ("find_runs", "find_experiment"):
+        monkeypatch.setattr(tables, name, other_tables)
+    again = Ledger.open(ledger.tracking_uri, "grid", str(tmp_path), create=False)
+    for question, records in zip(questions, found, strict=True):
+        assert _by_id(again.find_runs(**question)) == _by_id(records), question
+
+
+def _by_id(records: list[RunRecord]) -> dict[str, str]:
+    """As text, in which nan equals itself."""
+    return {
+        record.run_id: repr(dataclasses.asdict(record) | {"tags": sorted(record.tags.items())}) for record in records
+    }
 
 
 def test_a_superseded_run_counts_no_more(ledger: Ledger) -> None:
