@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from browser import open_page
@@ -66,7 +67,7 @@ def server(watched: Any) -> Iterator[str]:
             r"&viewStateShareKey=gridlaw-points",
             address,
         ), address
-        watched.address = address
+        watched.address, watched.ui = address, psutil.Process(process.pid)
         yield address.partition("#")[0]
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 0, "Ctrl-C ends the server"
@@ -131,6 +132,16 @@ def test_ui_links_to_a_grid_on_a_tracking_server_and_starts_nothing(watched: Any
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == watched.address
     assert Path(watched.folder / "gridlaw-runs" / "mlflow.db").is_file()
+
+
+def test_ui_listens_on_loopback_only(watched: Any, server: str) -> None:
+    listening = {
+        connection.laddr.ip
+        for process in [watched.ui, *watched.ui.children(recursive=True)]
+        for connection in process.net_connections()
+        if connection.status == "LISTEN"
+    }
+    assert listening == {"127.0.0.1"}
 
 
 def test_ui_of_a_grid_that_has_not_run_is_refused(watched: Any) -> None:
