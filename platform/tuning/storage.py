@@ -131,7 +131,9 @@ def storage_calls(url: str, what: str) -> Iterator[None]:
     try:
         yield
     except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError, OSError, ImportError) as error:
-        words = (str(error).strip().splitlines() or [type(error).__name__])[0].split()
+        # Optuna's own words for any failed commit guess at invalid data; the database's say what it was.
+        told = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
+        words = (str(told).strip().splitlines() or [type(error).__name__])[0].split()
         text = " ".join(redacted(word) if "://" in word else word for word in words)[:300]
         raise Surroundings(f"the study's storage {redacted(url)}: cannot {what}: {text}") from error
 
