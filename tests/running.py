@@ -51,6 +51,28 @@ def newest_step(store: Path) -> int:
     return max((each["step"] for _, each in progress(store)), default=0)
 
 
+def at_work_since(place: Any, driver: Any, since: float) -> bool:
+    """Whether something has told of its progress after that time, or the driver is over."""
+    return driver.poll() is not None or any(each["seconds"] > since for _, each in progress(place.store))
+
+
+def at_work(place: Any) -> Iterator[tuple[str, str, int]]:
+    """(run id, stage, pid) of what trains or is evaluated now, by the workers' own progress files."""
+    for run_id, each in progress(place.store):
+        fresh = time.time() - each["seconds"] < 1.5 and each["step"] < each["until_step"]
+        if fresh and is_task(each["pid"]):
+            yield run_id, each["stage"], each["pid"]
+
+
+def is_task(pid: int) -> bool:
+    """Whether a process is a Ray worker with a task: Ray titles it by the task's name."""
+    try:
+        title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return False
+    return title.startswith("ray::") and "IDLE" not in title
+
+
 def wait_for_step(store: Path, step: int, driver: Any) -> None:
     """Until training is that far; an assertion if the driver ends before."""
     wait_for(lambda: newest_step(store) > step or driver.poll() is not None, "training to be under way")

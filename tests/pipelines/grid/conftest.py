@@ -68,9 +68,9 @@ class Workplace:
         self.plugins = self.folder / "plugins"
         install_mixer(Path(__file__).with_name("faulty_mixers.py"), self.plugins, "faulty = faulty_mixers:FaultySpec")
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """``gridlaw run`` in the background; the caller ends it."""
-        command = [*self.prefix, sys.executable, "-m", "gridlaw.pipelines.cli.main", "run", "grid.yaml", *arguments]
+    def start(self, *arguments: str, verb: tuple[str, ...] = ("run",)) -> subprocess.Popen[str]:
+        """``gridlaw run``, or what ``verb`` says, in the background; the caller ends it."""
+        command = [*self.prefix, sys.executable, "-m", "gridlaw.pipelines.cli.main", *verb, "grid.yaml", *arguments]
         log = open(self.folder / "run.log", "a")  # noqa: SIM115 - inherited by the process
         return subprocess.Popen(command, cwd=self.folder, env=self.environment(), stdout=log, stderr=log, text=True)
 

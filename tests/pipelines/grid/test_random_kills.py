@@ -7,14 +7,13 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from running import check_nothing_lost_nothing_twice, finish, kill, losses_of, progress, wait_for
+from running import at_work, at_work_since, check_nothing_lost_nothing_twice, finish, kill, losses_of, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -68,10 +67,6 @@ def test_a_driver_killed_at_random_moments_loses_nothing_and_does_nothing_twice(
         assert 0 <= repeated <= 10 * num_kills
 
 
-def at_work_since(place: Any, driver: Any, since: float) -> bool:
-    return driver.poll() is not None or any(each["seconds"] > since for _, each in progress(place.store))
-
-
 def test_workers_killed_at_random_moments_change_no_result(
     new_workplace: Callable[[], Any], undisturbed: dict[str, float]
 ) -> None:
@@ -95,20 +90,3 @@ def test_workers_killed_at_random_moments_change_no_result(
     assert killed.total() == WORKER_KILLS
     assert log.count("worker lost") >= WORKER_KILLS - 1  # one may have just handed over its result
     check_nothing_lost_nothing_twice(place, undisturbed)
-
-
-def at_work(place: Any) -> Iterator[tuple[str, str, int]]:
-    """(run id, stage, pid) of what trains or is evaluated now, by the workers' own progress files."""
-    for run_id, each in progress(place.store):
-        fresh = time.time() - each["seconds"] < 1.5 and each["step"] < each["until_step"]
-        if fresh and is_task(each["pid"]):
-            yield run_id, each["stage"], each["pid"]
-
-
-def is_task(pid: int) -> bool:
-    """Whether a process is a Ray worker with a task: Ray titles it by the task's name."""
-    try:
-        title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return False
-    return title.startswith("ray::") and "IDLE" not in title
