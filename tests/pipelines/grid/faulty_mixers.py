@@ -21,10 +21,10 @@ from gridlaw.modules.mixers.full.spec import FullSpec
 class FaultySpec(FullSpec):
     """Full attention with a fault.
 
-    fault: raise, nan, kill: at the ``after``-th forward pass of a process in ``stage``; memory: whenever a training
-    pass has more than ``after`` windows; limit: from the first training pass on the process may take ``after`` MiB more
-    than it has, and no more. stage: training (trunks and branches), decay (branches alone) or evaluate. mark: a file
-    that is made at the first fault; with it there is no second one.
+    fault: none; raise, nan, kill: at the ``after``-th forward pass of a process in ``stage``; memory: whenever a
+    training pass has more than ``after`` windows; limit: from the first training pass on the process may take ``after``
+    MiB more than it has, and no more. stage: training (trunks and branches), decay (branches alone) or evaluate. mark:
+    a file that is made at the first fault; with it there is no second one.
     """
 
     name: ClassVar[str] = "faulty"
@@ -50,6 +50,8 @@ class FaultySpec(FullSpec):
                 if spec.stage == "decay" and running_stage() != "decay":
                     return y_BTD
                 Faulty.calls += 1
+                if spec.fault == "none":
+                    return y_BTD
                 if spec.fault == "limit":
                     if Faulty.calls == 1:
                         limit_memory(spec.after)
