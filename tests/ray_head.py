@@ -228,7 +228,7 @@ class RayNode:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Inside, the tasks of grids (their names have a slash) that run now stand still, so that they are not over
-        before a test has looked at them."""
+        before a test has looked at them. Ray may give up on one that does so for a minute: it is tried again then."""
         workers = wait_for(
             lambda: [process for process, task in self._at_work().items() if "/" in task], "a grid's task", 60
         )
@@ -295,10 +295,15 @@ def _ray_start() -> None:
     start = services.start_raylet
 
     def start_raylet(*arguments: Any, **more: Any) -> Any:
-        given = inspect.signature(start).bind(*arguments, **more).arguments
+        bound = inspect.signature(start).bind(*arguments, **more)
+        given = bound.arguments
+        # Nodes of one machine share a session's folder, and each unpacks a job's files anew there when its first task
+        # comes: it would pull the folder away under the others' processes.
+        given["resource_dir"] = f"{given['resource_dir']}-{given['node_id'][:8]}"
+        Path(given["resource_dir"]).mkdir(exist_ok=True)
         for name in _AGENT_PORTS:
             persist_port(given["session_dir"], given["node_id"], name, given[name])
-        return start(*arguments, **more)
+        return start(*bound.args, **bound.kwargs)
 
     services.start_raylet = start_raylet
     from ray.scripts.scripts import main

@@ -86,8 +86,8 @@ def person(cluster: RayHead, s3_server: S3Server, tmp_path: Path) -> Client:
     return client
 
 
-def on_a_laptop(folder: Path, person: Client) -> str:
-    """The same file run without a cluster; its tracking address."""
+def on_a_laptop(folder: Path, person: Client) -> Path:
+    """The same file run without a cluster; its store."""
     folder.mkdir()
     (folder / "texts").symlink_to(person.folder / "texts")
     (folder / "grid.yaml").write_text((person.folder / "grid.yaml").read_text())
@@ -98,7 +98,7 @@ def on_a_laptop(folder: Path, person: Client) -> str:
         text=True, timeout=1500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return default_tracking_uri(folder / "gridlaw-runs")
+    return folder / "gridlaw-runs"
 
 
 def numbers(uri: str, store: str) -> dict[str, Any]:
@@ -148,7 +148,8 @@ def test_nodes_come_and_go_and_the_result_is_the_laptop_s(
     told = json.loads(shown.stdout)
     assert (told["status"], told["ledger"]["states"]) == ("SUCCEEDED", {"finished": 4}), told
 
-    assert numbers(tracking.uri, store) == numbers(on_a_laptop(tmp_path / "laptop", person), "")
+    laptop = on_a_laptop(tmp_path / "laptop", person)
+    assert numbers(tracking.uri, store) == numbers(default_tracking_uri(laptop), str(laptop))
     kept = [
         each["Key"] for each in s3_server.client().list_objects_v2(Bucket=tracking.artifacts.split("/")[2])["Contents"]
     ]
