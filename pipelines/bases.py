@@ -26,6 +26,7 @@ from gridlaw.modules.models.weights import (
     saved_shapes,
     transfer_by_name,
 )
+from gridlaw.pipelines.place import Place
 from gridlaw.platform.errors import BadInput
 from gridlaw.platform.spec.blocks import PointId
 from gridlaw.platform.spec.grid import GridSpec
@@ -168,7 +169,6 @@ class Bases:
         )
 
     def _experiment(self, point: PointId, name: str) -> OtherExperiment:
-        from gridlaw.pipelines.grid.submission import Place  # it knows plans
         from gridlaw.platform.ledger.elsewhere import find_experiment
 
         if name not in self._experiments:

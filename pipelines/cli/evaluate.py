@@ -157,7 +157,7 @@ class _Grid:
     def __init__(self, grid: str, data_folder: Path | None, *, store: str | None, tracking_uri: str | None) -> None:
         from gridlaw.pipelines.cli.grid import load_plan
         from gridlaw.pipelines.grid.state import read_state
-        from gridlaw.pipelines.grid.submission import Place
+        from gridlaw.pipelines.place import Place
 
         self.grid, self.plan, self._data_folder = (
             grid,

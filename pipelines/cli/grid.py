@@ -191,7 +191,8 @@ def status(grid: str, as_json: bool, address: str | None, store: str | None, tra
 @place_options
 def report(grid: str, store: str | None, tracking_uri: str | None) -> None:
     """Make the report page of GRID again from the ledger, and its tables as Markdown and CSV."""
-    from gridlaw.pipelines.grid.submission import Place, table_names, write_report
+    from gridlaw.pipelines.grid.submission import table_names, write_report
+    from gridlaw.pipelines.place import Place
 
     planned = load_plan(grid, store=store, tracking_uri=tracking_uri)
     place = Place.of(planned)

@@ -26,7 +26,7 @@ def grid_frame(plan: GridPlan) -> pd.DataFrame:
     import pandas as pd
 
     from gridlaw.pipelines.grid.state import read_state
-    from gridlaw.pipelines.grid.submission import Place
+    from gridlaw.pipelines.place import Place
 
     place = Place.of(plan)
     store = place.store(create=False)

@@ -20,12 +20,12 @@ from typing import IO, Any
 import click
 
 from gridlaw.pipelines.cli.options import place_options
+from gridlaw.pipelines.place import DEFAULT_STORE, Place
 from gridlaw.pipelines.plan import grids_folder
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.ledger.tracking import Tracking, redacted, sqlite_path
 from gridlaw.platform.ledger.views import POINTS, TAG, experiment_page
 
-DEFAULT_STORE = "gridlaw-runs"
 # The UI opens in its mode for agents otherwise, where runs of training are hidden.
 _MODE = "workflowType=machine_learning"
 
@@ -75,7 +75,6 @@ def ui(
 
 def _place(grid: str, store: str | None, tracking_uri: str | None) -> tuple[str, str, str, str | None]:
     """(experiment, store, tracking address, storage) of a grid or a study; what is given goes before the file's."""
-    from gridlaw.pipelines.grid.submission import Place
     from gridlaw.platform.spec.load import load_grid
 
     spec = load_grid(grid, shipped_folder=grids_folder()).placed(store=store, tracking_uri=tracking_uri)

@@ -16,7 +16,7 @@ from typing import Any
 
 from gridlaw.pipelines.doctor.nodes import ask_nodes, clock, node_name, token
 from gridlaw.pipelines.doctor.probe import probe
-from gridlaw.pipelines.grid.submission import Place
+from gridlaw.pipelines.place import Place
 from gridlaw.pipelines.submit.place import check_place
 from gridlaw.platform.cluster import Node, start_cluster
 from gridlaw.platform.errors import GridlawError

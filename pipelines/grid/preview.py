@@ -17,7 +17,7 @@ from gridlaw.pipelines.grid.state import (
     read_state,
     refuse_lost_models,
 )
-from gridlaw.pipelines.grid.submission import Place
+from gridlaw.pipelines.place import Place
 from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan, summary_costs
 from gridlaw.platform import identity
 from gridlaw.platform.errors import BadInput

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -36,6 +35,7 @@ from gridlaw.pipelines.grid.state import (
 from gridlaw.pipelines.grid.summary import final_text, progress_text, read_laws
 from gridlaw.pipelines.grid.tasks import TaskBuilder
 from gridlaw.pipelines.grid.views import grid_views
+from gridlaw.pipelines.place import Place
 from gridlaw.pipelines.plan import GridPlan
 from gridlaw.pipelines.report.data import ReportData
 from gridlaw.pipelines.submit.place import check_place
@@ -44,48 +44,14 @@ from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.jobs import submission_id
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.sender import JournalPump, flush_all
-from gridlaw.platform.ledger.tracking import default_tracking_uri, redacted
+from gridlaw.platform.ledger.tracking import redacted
 from gridlaw.platform.ledger.views import save_views
 from gridlaw.platform.spec.grid import GridSpec
-from gridlaw.platform.spec.sections import RunSection
 from gridlaw.platform.store.base import Store, experiment_name
 from gridlaw.platform.store.lease import Lease
 from gridlaw.platform.store.local import gone_message, is_gone
-from gridlaw.platform.store.open import is_remote, open_store
 
-DEFAULT_STORE = "gridlaw-runs"
 DESCRIBE_EVERY_SECONDS = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a grid's checkpoints and ledger are: ``run.store`` and ``run.tracking_uri`` with their defaults."""
-
-    store_address: str
-    tracking_uri: str
-
-    @staticmethod
-    def of(plan: GridPlan) -> Place:
-        return Place.of_run(plan.spec.run)
-
-    @staticmethod
-    def of_run(run: RunSection) -> Place:
-        address = (run.store or DEFAULT_STORE).removeprefix("file://")
-        if run.tracking_uri is None and is_remote(address):
-            raise BadInput(
-                "run.tracking_uri",
-                allowed="an address, as this store has no place for a database",
-                hint="Give the tracking server's, http://HOST:PORT, or sqlite:////ABSOLUTE/PATH.db on this machine",
-            )
-        root = str(Path(address).expanduser().absolute()) if not is_remote(address) else address
-        return Place(store_address=address, tracking_uri=run.tracking_uri or default_tracking_uri(root))
-
-    def store(self, *, create: bool) -> Store:
-        return open_store(self.store_address, create=create)
-
-    def ledger(self, plan: GridPlan, store: Store) -> Ledger | None:
-        """The experiment, or None where there is none yet."""
-        return Ledger.open(self.tracking_uri, plan.spec.name, store.address, create=False)
 
 
 @dataclass(frozen=True, kw_only=True)

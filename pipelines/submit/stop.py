@@ -7,7 +7,7 @@ import signal
 import time
 from contextlib import suppress
 
-from gridlaw.pipelines.grid.submission import Place
+from gridlaw.pipelines.place import Place
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.jobs import STOP_WAIT_SECONDS, JobServer
 from gridlaw.platform.spec.grid import GridSpec

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from gridlaw.pipelines.grid.submission import Place
+from gridlaw.pipelines.place import Place
 from gridlaw.pipelines.submit import credentials
 from gridlaw.pipelines.submit.package import GRID_FILE, SHIP_LIMIT_MIB, Package, make_package, without_passwords
 from gridlaw.pipelines.submit.place import check_place, check_storage_place

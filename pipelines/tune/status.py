@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gridlaw.pipelines.grid.submission import Place
+from gridlaw.pipelines.place import Place
 from gridlaw.pipelines.tune.plan import TunePlan, trial_name
 from gridlaw.pipelines.tune.results import read_results, summary
 from gridlaw.pipelines.tune.submission import refuse_study_drift, storage_of

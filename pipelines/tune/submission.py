@@ -17,7 +17,6 @@ from gridlaw.pipelines.grid.signals import StopRequests, stop_code
 from gridlaw.pipelines.grid.source import Capacity, Problem, Source, exit_code
 from gridlaw.pipelines.grid.state import read_state, refuse_drift, refuse_lost_models
 from gridlaw.pipelines.grid.submission import (
-    Place,
     Watcher,
     Worked,
     begin_work,
@@ -29,6 +28,7 @@ from gridlaw.pipelines.grid.submission import (
     taken_up,
     work,
 )
+from gridlaw.pipelines.place import Place
 from gridlaw.pipelines.submit.place import check_place, check_storage_place
 from gridlaw.pipelines.tune.plan import TunePlan
 from gridlaw.pipelines.tune.records import StudyRecords, open_study_run

@@ -12,7 +12,7 @@ from commands import gridlaw
 from gridlaw.pipelines.cli.grid import load_plan
 from gridlaw.pipelines.grid.curves import full_ratio_curve
 from gridlaw.pipelines.grid.state import read_state
-from gridlaw.pipelines.grid.submission import Place
+from gridlaw.pipelines.place import Place
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 

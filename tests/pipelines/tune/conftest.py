@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gridlaw.pipelines.grid.submission import Place
+from gridlaw.pipelines.place import Place
 from gridlaw.pipelines.plan import PointPlan
 from gridlaw.pipelines.tune.plan import TunePlan, make_tune_plan
 from gridlaw.pipelines.tune.submission import storage_of
