@@ -43,7 +43,7 @@ class GridSpec(BlockSection):
     tune: TuneSection | None = Field(default=None, description="makes it a tune file: the last point's settings vary")
     run: RunSection = Field(default_factory=RunSection, description="where and how; never identity")
 
-    _base_folder: Path = PrivateAttr(default_factory=Path.cwd)
+    _base_folder: Path = PrivateAttr(default=Path())
 
     @property
     def base_folder(self) -> Path:

@@ -11,7 +11,7 @@ import yaml
 
 from gridlaw.platform.errors import BadInput
 from gridlaw.platform.spec.grid import GridSpec
-from gridlaw.platform.spec.load import load_grid, parse_grid
+from gridlaw.platform.spec.load import grid_from_mapping, load_grid, parse_grid
 
 SMALL = """
 name: small
@@ -151,6 +151,16 @@ def test_a_whole_number_where_any_number_is_allowed() -> None:
 def test_numbers_with_an_exponent_are_numbers() -> None:
     spec = parse_grid(SMALL + "training: {optimizer: {lr: 1e-3}}\n", source="g", base_folder=Path())
     assert spec.training_for("full") == {"optimizer": {"lr": 1e-3}}
+
+
+def test_a_process_whose_folder_vanished_still_reads_grids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study plans every trial; the folder of its job may be cleared away meanwhile."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    spec = grid_from_mapping(yaml.safe_load(SMALL), source="test", base_folder=tmp_path)
+    assert spec.base_folder == tmp_path
 
 
 class TestFinding:
