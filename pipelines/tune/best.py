@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,10 +119,10 @@ def _weighted(results: Results, able: list[TrialRecord], texts: Sequence[str]) -
         name, equals, number = text.partition("=")
         try:
             weights[name] = float(number)
-            if not equals or not weights[name] > 0:
+            if not equals or not 0 < weights[name] < math.inf:
                 raise ValueError
         except ValueError:
-            raise BadInput("--weight", seen=text, allowed="METRIC=W with W above 0") from None
+            raise BadInput("--weight", seen=text, allowed="METRIC=W with a finite W above 0") from None
         _check_objective("--weight", name, results)
     columns = {name: [each.values[name] for each in able] for name in weights}
     ranges = {name: max(values) - min(values) or 1.0 for name, values in columns.items()}

@@ -60,6 +60,7 @@ def test_a_repeated_segment_is_repeated() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "field"),
     [
+        ("needle", {"documents": 10_000_000_000}, "documents"),
         ("mqar", {"keys": "digits"}, "keys"),
         ("mqar", {"keys": "letters", "pairs": 27}, "pairs"),
         ("repeat", {"longest": 65, "characters": 128}, "longest"),
