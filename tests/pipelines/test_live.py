@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import sys
 import termios
@@ -87,6 +88,7 @@ def on_terminal(
     variables |= {"TERM": "xterm-256color", "PYTHONIOENCODING": encoding, **environment}
     pid, master = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a suite in the background has it ignored
         time.sleep(0.1)  # the parent sets the window's size
         os.execve(sys.executable, [sys.executable, "-c", code], variables)
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
