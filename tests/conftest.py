@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +60,20 @@ def fresh_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """One PostgreSQL server for all tests that ask; take a database each (``postgres.database("name")``).
+    """One PostgreSQL server for all tests that ask; take a database each (``postgres.database("name")``)."""
+    with _postgres() as server:
+        yield server
 
-    A test that kills its server starts one of its own.
-    """
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A test's own server, for it to kill."""
+    with _postgres() as server:
+        yield server
+
+
+@contextmanager
+def _postgres() -> Iterator[Postgres]:
     from postgres import Postgres
 
     server = Postgres()

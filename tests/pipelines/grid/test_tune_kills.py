@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -132,24 +132,13 @@ def test_a_driver_killed_at_random_moments_ends_with_the_undisturbed_study(
     check(place, trials, kills=kills)
 
 
-@pytest.fixture
-def server() -> Iterator[Postgres]:
-    """Its own, because it is killed."""
-    found = Postgres()
-    try:
-        found.start()
-        yield found
-    finally:
-        found.remove()
-
-
 def test_worker_database_and_driver_killed_in_one_study(
     new_workplace: Callable[[], Any],
     undisturbed: list[tuple[str, dict[str, Any], list[float] | None]],
-    server: Postgres,
+    own_postgres: Postgres,
 ) -> None:
     """Two trials at a time. First a worker dies, then the database, which comes back; then driver and database."""
-    place, url = new_workplace(), server.database("studies")
+    place, url = new_workplace(), own_postgres.database("studies")
     write(place, storage=url, parallel=2)
     driver = place.start("--plain", verb=VERB)
 
@@ -161,19 +150,19 @@ def test_worker_database_and_driver_killed_in_one_study(
     os.kill(wait(lambda: list(at_work(place)), "a trial to be under way")[0][2], signal.SIGKILL)
     wait(lambda: "worker lost" in log_of(place), "the driver to see that a worker died")
     wait(lambda: list(at_work(place)), "a trial to be under way again")
-    server.kill()
+    own_postgres.kill()
     wait(lambda: "the study's storage" in log_of(place), "the driver to see that the database died")
-    assert server.password not in log_of(place)
-    server.start()
+    assert own_postgres.password not in log_of(place)
+    own_postgres.start()
     wait(lambda: "is back" in log_of(place), "the driver to see that the database is back")
     wait(lambda: list(at_work(place)), "a trial to be under way with the database back")
     kill(driver)
     left = trials_of(place, url)
     assert "RUNNING" in [trial.state.name for trial in left], "nothing was under way when the driver was killed"
-    server.kill()
+    own_postgres.kill()
     refused = place.gridlaw(*VERB, "grid.yaml", "--plain")
-    assert refused.returncode == 2 and "storage" in refused.stderr and server.password not in refused.stderr
-    server.start()
+    assert refused.returncode == 2 and "storage" in refused.stderr and own_postgres.password not in refused.stderr
+    own_postgres.start()
     assert told(trials_of(place, url)) == told(left)
     done = place.gridlaw(*VERB, "grid.yaml", "--plain", timeout=1800)
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,30 +65,19 @@ def test_a_journal_with_a_half_written_line_is_mended(tmp_path: Path) -> None:
     assert [each.state for each in again.trials()] == ["complete", "running"]
 
 
-@pytest.fixture
-def server() -> Iterator[Postgres]:
-    """Its own, because it is killed."""
-    found = Postgres()
-    try:
-        found.start()
-        yield found
-    finally:
-        found.remove()
-
-
-def test_a_database_that_dies_loses_no_trial(server: Postgres) -> None:
-    url = server.database("studies")
+def test_a_database_that_dies_loses_no_trial(own_postgres: Postgres) -> None:
+    url = own_postgres.database("studies")
     assert open_storage(url, create=False) is None  # looking makes no tables
     study = open_study(url, replace(DECLARATION, experiment="pg"), create=True)
     assert study is not None
     first = study.ask()
-    server.kill()
+    own_postgres.kill()
     for call in (study.trials, study.ask, lambda: study.tell(first.number, "complete", metrics={"loss": 1.0})):
         with pytest.raises(Surroundings) as told:
             call()
-        assert server.password not in str(told.value)
+        assert own_postgres.password not in str(told.value)
         assert "connection" in str(told.value) and "invalid data" not in str(told.value)
-    server.start()
+    own_postgres.start()
     assert study.adopt(known=[first.number]) == []  # nothing was half asked
     assert study.tell(first.number, "complete", metrics={"loss": 1.0}).state == "complete"
     second = study.ask()
