@@ -87,6 +87,15 @@ def parent_page(watched: Any, server: str) -> str:
     return f"{server}#/experiments/{parent.info.experiment_id}/runs/{parent.info.run_id}?workflowType=machine_learning"
 
 
+def clicked(page: Any, address: str, link: str) -> Any:
+    """The tab that a link of the parent run's description opens: MLflow gives each one of its own."""
+    page.goto(address)
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name=link, exact=True).click()
+    opened.value.set_default_timeout(PATIENCE_MS)
+    return opened.value
+
+
 def test_the_address_opens_the_points_with_their_columns(watched: Any, page: Any, server: str) -> None:
     page.goto(watched.address)
     page.get_by_text("full/a/2N/seed0", exact=True).wait_for()
@@ -97,22 +106,19 @@ def test_the_address_opens_the_points_with_their_columns(watched: Any, page: Any
 
 
 def test_two_architectures_over_tokens_take_three_clicks(watched: Any, page: Any, server: str) -> None:
-    page.goto(parent_page(watched, server))
-    page.get_by_role("link", name="Loss over tokens, of chosen runs").click()
-    page.get_by_text("All runs are hidden").wait_for()
+    chart = clicked(page, parent_page(watched, server), "Loss over tokens, of chosen runs")
+    chart.get_by_text("All runs are hidden").wait_for()
     for name in ("full/a/seed0", "swa-16/a/seed0"):
-        row = page.locator(".ag-row", has_text=name)
-        row.locator("label", has=page.locator(".is-visibility-toggle-checkbox")).click()
-    drawn = page.locator(".js-plotly-plot:has(.xtitle) .scatterlayer .trace")
+        row = chart.locator(".ag-row", has_text=name)
+        row.locator("label", has=chart.locator(".is-visibility-toggle-checkbox")).click()
+    drawn = chart.locator(".js-plotly-plot:has(.xtitle) .scatterlayer .trace")
     drawn.nth(1).wait_for(state="attached")
-    assert page.locator(".js-plotly-plot .xtitle").all_text_contents() == ["tokens"]
+    assert chart.locator(".js-plotly-plot .xtitle").all_text_contents() == ["tokens"]
 
 
 def test_the_report_opens_from_the_parent_runs_description(watched: Any, page: Any, server: str) -> None:
-    page.goto(parent_page(watched, server))
-    page.get_by_text("6 of 6 points finished").wait_for()
-    page.get_by_role("link", name="Report", exact=True).click()
-    report = page.frame_locator("iframe")
+    report = clicked(page, parent_page(watched, server), "Report").frame_locator("iframe")
+    assert page.get_by_text("6 of 6 points finished").count() == 1
     report.get_by_role("heading", name="Held-out loss over training tokens").wait_for()
     report.locator(".plot path.point").first.wait_for(state="attached")
 
