@@ -365,17 +365,12 @@ def _plan_trunk(
 def _measured(spec: GridSpec, stage: str | None, data_plans: _DataPlans) -> DataPlan:
     """The data whose held-out text a stage's points are evaluated on. BadInput where that has other tokens."""
     section = spec.stage(stage)
-    if section is None or section.evaluated_on is None:
-        return data_plans.of(stage)
-    own, other = data_plans.of(stage).declaration, data_plans.of(section.evaluated_on)
+    named = section.evaluated_on if section is not None else None
+    own, other = data_plans.of(stage), data_plans.of(named or stage)
     for key in ("tokenizer", "context"):
-        if own[key] != other.declaration[key]:
-            raise BadInput(
-                f"stages.{stage}.evaluated_on",
-                seen=section.evaluated_on,
-                allowed=f"a stage with the same data.{key}",
-                hint="Leave it out: the stage is then measured on its own held-out text",
-            )
+        if own.declaration[key] != other.declaration[key]:
+            field, allowed = f"stages.{stage}.evaluated_on", f"a stage with the same data.{key}"
+            raise BadInput(field, seen=named, allowed=allowed, hint="Leave it out: its own held-out text is taken then")
     return other
 
 
