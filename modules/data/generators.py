@@ -18,8 +18,8 @@ from gridlaw.modules.errors import BadSetting
 
 GENERATOR_VERSION = 1
 NUM_WORDS = 2000
-MOST_DOCUMENTS = 1_000_000
-"""Each is made to be counted before anything starts: a million takes minutes."""
+MOST = 1_000_000
+"""Of documents, and of anything in one: all are made to be counted before anything starts."""
 MAX_WORD_CHARACTERS = 8
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
 VALUES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -63,12 +63,14 @@ def resolve(name: str, settings: Any, *, field: str) -> dict[str, Any]:
                 raise BadSetting(f"{field}.settings.{key}", seen=value, allowed=" or ".join(CHOICES[key]))
         elif isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise BadSetting(f"{field}.settings.{key}", seen=value, allowed=f"a whole number, {least} or more")
-        elif key == "documents" and value > MOST_DOCUMENTS:
-            raise BadSetting(f"{field}.settings.{key}", seen=value, allowed=f"at most {MOST_DOCUMENTS:,}")
+        elif key != "seed" and value > MOST:
+            raise BadSetting(f"{field}.settings.{key}", seen=value, allowed=f"at most {MOST:,}")
     merged = {**defaults, **settings}
     most = len(LETTER_KEYS if merged.get("keys") == "letters" else VALUES)
     if name == "mqar" and merged["pairs"] > most:
         raise BadSetting(f"{field}.settings.pairs", seen=merged["pairs"], allowed=f"at most {most}")
+    if name == "needle" and merged["questions"] > NUM_WORDS // 2:
+        raise BadSetting(f"{field}.settings.questions", seen=merged["questions"], allowed=f"at most {NUM_WORDS // 2:,}")
     if name == "repeat" and not merged["shortest"] <= merged["longest"] <= merged["characters"] // 2:
         raise BadSetting(
             f"{field}.settings.longest",

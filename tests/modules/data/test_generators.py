@@ -61,6 +61,8 @@ def test_a_repeated_segment_is_repeated() -> None:
     ("name", "settings", "field"),
     [
         ("needle", {"documents": 10_000_000_000}, "documents"),
+        ("needle", {"words": 100_000_000_000}, "words"),
+        ("needle", {"questions": 1001}, "questions"),
         ("mqar", {"keys": "digits"}, "keys"),
         ("mqar", {"keys": "letters", "pairs": 27}, "pairs"),
         ("repeat", {"longest": 65, "characters": 128}, "longest"),
