@@ -1,8 +1,9 @@
 """What a running grid is doing, told on stderr: a live table on a terminal, plain lines anywhere else.
 
-Not a source of truth (the ledger is) and not a scheduler: the driver hands over its rows with ``update``, about once a
-second, from one thread. Nothing is drawn between updates, so no thread of ours can outlive an interrupted driver. A
-terminal that goes away (a closed connection, a broken pipe) silences the table and never stops the grid.
+Not a source of truth (the ledger is) and not a scheduler: the driver hands over the rows that changed with ``update``,
+about twice a second, from one thread; an update costs what its changes cost, however many rows there are. Nothing is
+drawn between updates, so no thread of ours can outlive an interrupted driver. A terminal that goes away (a closed
+connection, a broken pipe) silences the table and never stops the grid.
 
 On a terminal: running work first, as many rows as fit the height, failures below, counts and one bar above. Elsewhere
 (a file, a pipe, CI, TERM=dumb): one line when something changes its state and a heartbeat line every so many seconds.
@@ -18,9 +19,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -75,6 +76,48 @@ class LiveRow:
         return min(self.step / self.total_steps, 1.0) if self.total_steps > 0 else 0.0
 
 
+@dataclass
+class _Totals:
+    """Sums over all rows, kept current as rows come and change."""
+
+    states: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+    """Of training whose steps are known; so is what follows."""
+    steps_done: float = 0.0
+    known: int = 0
+    unknown: int = 0
+    """Training whose steps are not known yet."""
+    unknown_done: float = 0.0
+    others: int = 0
+    """Evaluations, data, laws."""
+    others_done: float = 0.0
+
+    def add(self, row: LiveRow, sign: int = 1) -> None:
+        """sign: -1 takes a row out."""
+        self.states[row.state] += sign
+        done = sign * row.fraction
+        if row.kind not in _TRAINING:
+            self.others += sign
+            self.others_done += done
+        elif row.total_steps > 0:
+            self.known += sign
+            self.steps += sign * row.total_steps
+            self.steps_done += done * row.total_steps
+        else:
+            self.unknown += sign
+            self.unknown_done += done
+
+    def fraction(self) -> float:
+        """Share of the work that is behind us: training by its steps, other work as a part of the usual training.
+
+        Training whose steps are not known yet weighs as much as the mean of the known.
+        """
+        usual = self.steps / self.known if self.known else 1.0
+        total = self.steps + usual * (self.unknown + _OTHER_WORK * self.others)
+        done = self.steps_done + usual * (self.unknown_done + _OTHER_WORK * self.others_done)
+        return min(max(done / total, 0.0), 1.0) if total else 0.0
+
+
 class _Console(Console):
     """rich's console ends the program when its pipe breaks; a grid goes on without anyone watching."""
 
@@ -105,6 +148,10 @@ class LiveTable:
         self._is_live = wants_table(self._file, environment) if live is None else live
         self._title, self._clock, self._heartbeat_seconds = title, clock, heartbeat_seconds
         self._rows: dict[tuple[str, str], LiveRow] = {}
+        self._places: dict[tuple[str, str], int] = {}
+        self._running: dict[tuple[str, str], LiveRow] = {}
+        self._bad: dict[tuple[str, str], LiveRow] = {}
+        self._totals = _Totals()
         self._started = self._last_said = clock()
         self._seconds_left: float | None = None
         self._first: tuple[float, float] | None = None  # progress and time at the first update: what was done before
@@ -135,15 +182,33 @@ class LiveTable:
         elif not self._is_live and self._rows:
             self._say(f"{'stopped' if error else 'ended'}: {self._counts()} after {duration(self._elapsed())}")
 
-    def update(self, rows: Sequence[LiveRow], *, seconds_left: float | None = None) -> None:
-        """The state of all work, now. seconds_left: the driver's estimate for everything, else from progress so far."""
-        before, self._rows = self._rows, {(row.kind, row.name): row for row in rows}
+    def update(self, changed: Iterable[LiveRow], *, seconds_left: float | None = None) -> None:
+        """Take in what is new or has changed since the last update, and show it.
+
+        seconds_left: the driver's estimate for everything, else from progress so far.
+        """
+        changes = [(self._rows.get((row.kind, row.name)), row) for row in changed]
+        was_empty = not self._rows
+        for before, row in changes:
+            self._take(before, row)
         self._seconds_left = seconds_left if seconds_left is not None else self._estimate()
         if self._live is not None:
             self._live.update(self.render())
             self._safely(self._live.refresh)
         elif not self._is_live:
-            self._tell_changes(before)
+            self._tell(changes, is_first=was_empty and bool(changes))
+
+    def _take(self, before: LiveRow | None, row: LiveRow) -> None:
+        key = (row.kind, row.name)
+        if before is not None:
+            self._totals.add(before, -1)
+        self._totals.add(row)
+        self._rows[key] = row
+        self._places.setdefault(key, len(self._places))
+        for rows, states in ((self._running, ("running",)), (self._bad, BAD_STATES)):
+            rows.pop(key, None)
+            if row.state in states:
+                rows[key] = row
 
     def note(self, text: str) -> None:
         """One line that stays: above the table, or among the plain lines."""
@@ -157,8 +222,7 @@ class LiveTable:
     def render(self) -> RenderableType:
         """The table as it is now, in the size of the terminal."""
         width, height = self._console.width, self._console.height
-        running = [row for row in self._rows.values() if row.state == "running"]
-        bad = [row for row in self._rows.values() if row.state in BAD_STATES]
+        running, bad = self._in_order(self._running), list(self._bad.values())
         room = max(height - 5, 1)  # two lines above, the heading, one for "more", one for the cursor
         bad_shown = bad[-min(_MOST_FAILURES, max(room // 3, 1)) :] if room > 3 else []
         rows_shown = running[: max(room - len(bad_shown) - (len(bad) > len(bad_shown)), 1)]
@@ -226,19 +290,18 @@ class LiveTable:
 
     # -- plain lines -------------------------------------------------------------------------------------------------
 
-    def _tell_changes(self, before: Mapping[tuple[str, str], LiveRow]) -> None:
-        if not before and self._rows:
+    def _tell(self, changes: Iterable[tuple[LiveRow | None, LiveRow]], *, is_first: bool) -> None:
+        if is_first:
             self._say(f"{self._title}: {self._counts()}")
-        for key, row in self._rows.items():
-            known = before.get(key)
-            quiet = row.state in ("waiting", "done") if known is None else row.state in (known.state, "waiting")
+        for before, row in changes:
+            quiet = row.state in ("waiting", "done") if before is None else row.state in (before.state, "waiting")
             if not quiet:
                 self._say(_change(row))
         if self._clock() - self._last_said >= self._heartbeat_seconds:
             self._say(self._heartbeat())
 
     def _heartbeat(self) -> str:
-        running = [row for row in self._rows.values() if row.state == "running"]
+        running = self._in_order(self._running)
         parts = [_progress(row) for row in running[:3]] + ([f"{len(running) - 3} more"] if len(running) > 3 else [])
         left = f", about {duration(self._seconds_left)} left" if self._seconds_left is not None else ""
         work = f"; {'; '.join(parts)}" if parts else ""
@@ -257,22 +320,16 @@ class LiveTable:
 
     def _counts(self) -> str:
         """12 of 36 done, 2 running, 22 waiting: in a fixed order, states that nothing has left out."""
-        states = Counter(row.state for row in self._rows.values())
+        states = self._totals.states
         parts = [f"{states['done']} of {len(self._rows)} done"]
         return ", ".join(parts + [f"{states[state]} {state}" for state in STATES if state != "done" and states[state]])
 
-    def _fraction(self) -> float:
-        """Share of the work that is behind us: training by its steps, other work as a part of the usual training.
+    def _in_order(self, rows: Mapping[tuple[str, str], LiveRow]) -> list[LiveRow]:
+        """In the order in which they were first seen."""
+        return [rows[key] for key in sorted(rows, key=self._places.__getitem__)]
 
-        Training whose steps are not known yet weighs as much as the mean of the known.
-        """
-        training = [row for row in self._rows.values() if row.kind in _TRAINING]
-        known = [row.total_steps for row in training if row.total_steps > 0]
-        usual = sum(known) / len(known) if known else 1.0
-        weights = [(row.total_steps or usual, row.fraction) for row in training]
-        weights += [(_OTHER_WORK * usual, row.fraction) for row in self._rows.values() if row.kind not in _TRAINING]
-        total = sum(weight for weight, _ in weights)
-        return sum(weight * fraction for weight, fraction in weights) / total if total else 0.0
+    def _fraction(self) -> float:
+        return self._totals.fraction()
 
     def _elapsed(self) -> float:
         return self._clock() - self._started

@@ -232,16 +232,18 @@ class Driver:
         self.graph.add(Node(key=("evaluate", point.name, evaluation.name), depends_on=depends, priority=SHORT))
 
     def _add_refit(self, law: int, architecture: str, num_points: int, num_resamples: int) -> bool:
-        """After the refits of the same law that wait or run; False if there was one of these points already."""
+        """After the refits of the same law that wait or run; False if there was one of these points already.
+
+        One that waits is enough: it is given the points that are there when it starts, so that points which arrive
+        faster than their laws can be fitted do not queue a refit each.
+        """
         key: NodeKey = ("refit", law, architecture, num_points, num_resamples)
         if key in self.graph.nodes:
             return False
-        earlier = [
-            node.key
-            for node in self.graph.of_kind("refit")
-            if node.key[1:3] == key[1:3] and node.state in ("waiting", "running")
-        ]
-        self.graph.add(Node(key=key, depends_on=tuple(earlier), priority=float("inf")))
+        earlier = self.graph.pending(key[:3])
+        if any(node.state == "waiting" and int(node.key[4]) >= num_resamples for node in earlier):
+            return False
+        self.graph.add(Node(key=key, depends_on=tuple(node.key for node in earlier), priority=float("inf")))
         return True
 
     def _more_to_come(self, architecture: str) -> bool:

@@ -96,6 +96,14 @@ class Graph:
     def of_kind(self, kind: str) -> Iterable[Node]:
         return (n for n in self.nodes.values() if n.kind == kind)
 
+    def pending(self, beginning: NodeKey) -> list[Node]:
+        """What waits or runs under keys that begin so, in the order of addition."""
+        return [
+            node
+            for key, node in self.nodes.items()
+            if key[: len(beginning)] == beginning and node.state in ("waiting", "running")
+        ]
+
     def _ended(self, key: NodeKey, state: NodeState) -> Node:
         node = self.nodes[key]
         node.state = state

@@ -41,6 +41,7 @@ from gridlaw.pipelines.report.data import ReportData
 from gridlaw.pipelines.submit.place import check_place
 from gridlaw.platform.cluster import Cluster, Node, StartingCluster, begin_cluster, local_node
 from gridlaw.platform.errors import BadInput, Surroundings
+from gridlaw.platform.heap import present_objects_kept
 from gridlaw.platform.jobs import submission_id
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.sender import JournalPump, flush_all
@@ -52,6 +53,8 @@ from gridlaw.platform.store.lease import Lease
 from gridlaw.platform.store.local import gone_message, is_gone
 
 DESCRIBE_EVERY_SECONDS = 5.0
+DESCRIBE_SHARE = 0.02
+"""At most this much of the driver's time goes into descriptions: of thousands of points they take long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +281,8 @@ def work(
                 plan, records, store, tasks, capacity, lease, stop, watcher, capacity_now=capacity_now,
                 source=source(records, capacity) if source is not None else None, describe=describe,
             )  # fmt: skip
-            reason = driver.run()
+            with present_objects_kept():
+                reason = driver.run()
         except Exception as error:
             if not lease.lost.is_set():
                 records.give_up(f"the driver ended: {error}")
@@ -382,16 +386,18 @@ def _with_news(
 ) -> Callable[[Driver], None]:
     """Keep the ledger current for people: the parent run's description, and where each run is; and the driver about
     nodes that came or went."""
-    last, places = 0.0, Places()
+    due, places = 0.0, Places()
 
     def each(driver: Driver) -> None:
-        nonlocal last
+        nonlocal due
         tick(driver)
         places.tick(driver)
-        if time.monotonic() - last >= DESCRIBE_EVERY_SECONDS:
-            last = time.monotonic()
+        began = time.monotonic()
+        if began >= due:
             driver.capacity = capacity_now()
             records.ledger.describe(records.parent_id, describe(driver))
+            ended = time.monotonic()
+            due = ended + max(DESCRIBE_EVERY_SECONDS, (ended - began) / DESCRIBE_SHARE)
 
     return each
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gridlaw.pipelines.grid.driver import Driver
-from gridlaw.pipelines.grid.graph import Node
+from gridlaw.pipelines.grid.graph import Node, NodeKey
 from gridlaw.pipelines.live import LiveRow, LiveTable
 from gridlaw.platform.progress import ProgressReader
 
@@ -22,9 +22,17 @@ class Watch:
 
     def __init__(self, table: LiveTable) -> None:
         self._table, self._reader = table, ProgressReader()
+        self._shown: dict[NodeKey, tuple[str, str]] = {}
+        """State and reason of each node when its row was last made."""
 
     def tick(self, driver: Driver) -> None:
-        self._table.update([self._row(driver, node) for node in driver.graph.nodes.values()])
+        self._table.update([self._row(driver, node) for node in driver.graph.nodes.values() if self._changed(node)])
+
+    def _changed(self, node: Node) -> bool:
+        now = (node.state, node.reason)
+        changed = node.state == "running" or self._shown.get(node.key) != now
+        self._shown[node.key] = now
+        return changed
 
     def _row(self, driver: Driver, node: Node) -> LiveRow:
         name = _name(driver, node)

@@ -17,7 +17,6 @@ artifacts lie. Artifacts in a folder of this machine are files, written without 
 
 from __future__ import annotations
 
-import gc
 import getpass
 import json
 import math
@@ -32,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import unquote, urlsplit
 
 from gridlaw.platform.errors import Surroundings
+from gridlaw.platform.heap import collection_paused
 from gridlaw.platform.ledger import tables
 from gridlaw.platform.ledger.experiments import claim, connect
 from gridlaw.platform.ledger.records import KINDS, PREFIX, RunRecord, from_mlflow, prefixed, tag_text
@@ -382,7 +382,7 @@ class Ledger:
         found: list[RunRecord] = []
         token: str | None = None
         while True:
-            with _collection_paused():
+            with collection_paused():
                 page = client.search_runs(
                     [self.experiment_id],
                     " and ".join(clauses),
@@ -451,19 +451,6 @@ class Ledger:
                 client.set_terminated(run_id, status=status)
 
         self.tracking.call(f"mark run {run_id} {status}", ask)
-
-
-@contextmanager
-def _collection_paused() -> Iterator[None]:
-    """Hold off Python's cycle collector: MLflow makes some thirty objects a run, and scanning them again and again as
-    their number grows more than doubles the time of a search."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextmanager
