@@ -34,6 +34,7 @@ from gridlaw.modules.data.arrow import (
     write_table,
 )
 from gridlaw.modules.data.declaration import source_key
+from gridlaw.modules.data.shares import held_out_by_hash, share_windows
 from gridlaw.modules.data.sources import read_documents
 from gridlaw.modules.data.tokenizers import Tokenizer, load_tokenizer
 from gridlaw.modules.errors import BadSetting
@@ -201,11 +202,6 @@ def shard_tables(folder: Path, identity: dict[str, Any]) -> Iterator[pa.Table]:
         yield map_table(path)
 
 
-def held_out_by_hash(digest: bytes, fraction: float) -> bool:
-    """Whether a document of this content hash is held out: its first 8 bytes as a fraction of 2^64."""
-    return int.from_bytes(digest[:8], "big") < fraction * 2.0**64
-
-
 def write_heldout(
     declaration: dict[str, Any], folder: Path, tokenizer: Tokenizer
 ) -> tuple[Callable[[bytes], bool], dict[str, Any]]:
@@ -317,24 +313,6 @@ def _pack_part(
     # What training can see: document tokens and the end token after each.
     counts["tokens"] += len(lengths)
     return {**counts, "windows": writer.num_windows, "left_out_heldout": num_heldout, "left_out_short": num_short}
-
-
-def share_windows(weights: list[float], available: list[int]) -> list[int]:
-    """How many windows of each part make one epoch in the proportion of the weights.
-
-    The scarcest part, against its weight, is used whole; of the others the first windows are. All windows are equally
-    long, so windows stand for tokens. BadSetting if a part would get none.
-    """
-    epoch = min(count / weight for count, weight in zip(available, weights, strict=True))
-    shares = [min(count, round(epoch * weight)) for count, weight in zip(available, weights, strict=True)]
-    if min(shares) < 1:
-        raise BadSetting(
-            "data.mixture weights",
-            seen=weights,
-            allowed=f"weights that leave each part at least one window; the parts have {available}",
-            hint="Raise the smallest weight or give more text",
-        )
-    return shares
 
 
 def _join(folders: list[Path], taken: list[int], writer: WindowWriter) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gridlaw.modules.data import embedded, generators
-from gridlaw.modules.data.build import held_out_by_hash, share_windows
 from gridlaw.modules.data.declaration import source_key
+from gridlaw.modules.data.shares import held_out_by_hash, share_windows
 from gridlaw.modules.errors import BadSetting
 
 DEFAULT_MAX_EPOCHS = 4.0

@@ -17,7 +17,7 @@ from gridlaw.pipelines.evaluations.registry import Evaluation, evaluation_names,
 from gridlaw.platform.errors import BadInput
 
 if TYPE_CHECKING:
-    from gridlaw.pipelines.evaluations.examples import Inputs
+    from gridlaw.pipelines.evaluations.inputs import Inputs
     from gridlaw.pipelines.evaluations.sources import ExamplesPlan
     from gridlaw.pipelines.grid.tasks import EvaluatorFolders
 
@@ -133,7 +133,7 @@ def _resolve(
     tracking_uri: str | None,
 ) -> tuple[list[Evaluation], list[Target]]:
     """The evaluations with their sources, and the models that SOURCE names."""
-    from gridlaw.pipelines.evaluations.examples import Inputs
+    from gridlaw.pipelines.evaluations.inputs import Inputs
     from gridlaw.pipelines.evaluations.sources import with_sources
 
     if not Path(source).is_dir():
@@ -222,13 +222,13 @@ class _Grid:
         self, evaluation: Evaluation, examples: ExamplesPlan | None, folders: EvaluatorFolders | None
     ) -> Inputs:
         """Inputs of a store without plain files; examples that no run has made yet are this command's own."""
-        from gridlaw.pipelines.evaluations.examples import FILE, Inputs
+        from gridlaw.pipelines.evaluations.inputs import EXAMPLES_FILE, Inputs
         from gridlaw.pipelines.grid.tasks import evaluation_inputs
         from gridlaw.pipelines.stages.remote import Places
         from gridlaw.platform.store.base import examples_name
         from gridlaw.platform.store.cache import Cache
 
-        made = examples is not None and self.store.exists(f"{examples_name(examples.fingerprint)}/{FILE}")
+        made = examples is not None and self.store.exists(f"{examples_name(examples.fingerprint)}/{EXAMPLES_FILE}")
         inputs = evaluation_inputs(self.store, evaluation, examples if made else None, folders)
         return Inputs(**Places(self.store, Cache(self.store)).here(inputs.to_dict()))
 

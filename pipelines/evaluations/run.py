@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from gridlaw.modules.data.prepare import PreparedData, open_prepared
 from gridlaw.modules.errors import BadSetting
 from gridlaw.modules.models.weights import CONFIG, WEIGHTS, load_config
-from gridlaw.pipelines.evaluations.examples import DataRun, Inputs, Progress, examples_folder
+from gridlaw.pipelines.evaluations.examples import DataRun, examples_folder
+from gridlaw.pipelines.evaluations.inputs import Inputs, Progress
 from gridlaw.pipelines.evaluations.registry import KINDS, Evaluation, resolve_evaluation
 from gridlaw.platform.errors import BadInput, GridlawError
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from gridlaw.pipelines.evaluations.examples import FILE as EXAMPLES_FILE
+from gridlaw.pipelines.evaluations.inputs import EXAMPLES_FILE
 from gridlaw.pipelines.evaluations.registry import Evaluation
 from gridlaw.pipelines.evaluations.sources import ExamplesPlan
 from gridlaw.pipelines.grid.attempts import has_model, stored_steps

@@ -12,7 +12,7 @@ from typing import Any
 
 from gridlaw.modules.training import checkpoint_files
 from gridlaw.modules.training.job import FitJob
-from gridlaw.pipelines.evaluations.examples import Inputs
+from gridlaw.pipelines.evaluations.inputs import Inputs
 from gridlaw.pipelines.evaluations.registry import Evaluation
 from gridlaw.pipelines.evaluations.sources import ExamplesPlan
 from gridlaw.pipelines.grid.attempts import attempt_address, model_address

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gridlaw.pipelines.evaluations.examples import Inputs, Progress
+from gridlaw.pipelines.evaluations.inputs import Inputs, Progress
 from gridlaw.pipelines.evaluations.run import evaluate as run_evaluation
 from gridlaw.pipelines.evaluations.run import make_examples
 from gridlaw.platform.progress import ProgressWriter, device_name

@@ -1,17 +1,19 @@
 """What the driver and the ledger cost a grid whose trials do nothing.
 
-    python tests/benchmarks/bench_driver.py [--points 100 1000 5000]
+    python tests/benchmarks/bench_driver.py [--points 100 1000 5000] [--tracking-uri http://127.0.0.1:5000]
 
-A real submission (plan, lease, sqlite ledger, graph, report) whose tasks end at once: in place of Ray stands an
-executor that answers with empty results, so what is measured is ours. Each point has one evaluation, ten points share a
-trunk, and each size has a process of its own. CPU time is told beside wall time, because it does not depend on who
-else uses the machine. Aim: under 50 ms a point, ``gridlaw status`` in 2 s at 1,000 points.
+A real submission (plan, lease, ledger, graph, live table, description in MLflow, report) whose tasks end at once: in
+place of Ray stands an executor that answers with empty results, so what is measured is ours. Each point has one
+evaluation, ten points share a trunk, and each size has a process of its own. The ledger is an sqlite file of its own
+unless a tracking server is given, whose own work is then not this process's. CPU time is told beside wall time, because
+it does not depend on who else uses the machine. Aim: under 50 ms a point, ``gridlaw status`` in 2 s at 1,000 points.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -26,6 +28,8 @@ from gridlaw.pipelines.grid import executor, submission
 from gridlaw.pipelines.grid.graph import NodeKey
 from gridlaw.pipelines.grid.outcome import Outcome
 from gridlaw.pipelines.grid.state import read_state
+from gridlaw.pipelines.grid.watch import Watch
+from gridlaw.pipelines.live import LiveTable
 from gridlaw.pipelines.plan import grids_folder, make_plan
 from gridlaw.platform.cluster import Node, Request
 from gridlaw.platform.spec.load import load_grid
@@ -84,7 +88,7 @@ class NoCluster:
 
 def grid(num_points: int, folder: Path, *, num_budgets: int = BUDGETS) -> dict[str, Any]:
     return {
-        "name": "nothing",
+        "name": f"nothing-{folder.name}",
         "architectures": ["full"],
         "scales": ["n1"],
         "budgets": [f"{number}N" for number in range(2, 2 + num_budgets)],
@@ -122,21 +126,24 @@ def timed(owner: Any, name: str) -> list[tuple[float, float]]:
     return times
 
 
-def measure(num_points: int) -> dict[str, Any]:
+def measure(num_points: int, tracking_uri: str | None) -> dict[str, Any]:
     """One size, in this process."""
     executor.RayExecutor = Nothing
     submission.begin_cluster = NoCluster
     with tempfile.TemporaryDirectory(prefix="gridlaw-bench-") as folder:
         clock = Clock()
         file = Path(folder) / "grid.yaml"  # JSON is YAML
-        file.write_text(json.dumps(grid(num_points, Path(folder))))
+        declared = grid(num_points, Path(folder))
+        declared["run"] |= {"tracking_uri": tracking_uri} if tracking_uri else {}
+        file.write_text(json.dumps(declared))
         plan = make_plan(load_grid(str(file), shipped_folder=grids_folder()))
         planned = clock()
         report = timed(submission, "write_report")
         driver = timed(submission.Driver, "run")
         clock = Clock()
-        watcher = submission.Watcher(tick=lambda driver: None, say=lambda sentence: None)
-        ended = submission.run_grid(plan, watcher=watcher)
+        with Path(os.devnull).open("w") as nowhere, LiveTable("nothing", file=nowhere, live=True) as table:
+            watcher = submission.Watcher(tick=Watch(table).tick, say=table.note)
+            ended = submission.run_grid(plan, watcher=watcher)
         whole = clock()
         assert ended.num_done == num_points, ended
         place = submission.Place.of(plan)
@@ -167,15 +174,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--points", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--one", type=int, default=None, help="measure this size here and print JSON")
+    parser.add_argument("--tracking-uri", default=None, help="of a tracking server, instead of an sqlite file")
     given = parser.parse_args()
     if given.one is not None:
-        print(json.dumps(measure(given.one)))
+        print(json.dumps(measure(given.one, given.tracking_uri)))
         return
     print("| points | plan | submission | driver a point | ledger search | report | gridlaw status | memory |")
     print("|---|---|---|---|---|---|---|---|")
+    place = ["--tracking-uri", given.tracking_uri] if given.tracking_uri else []
     for number in given.points:
         done = subprocess.run(
-            [sys.executable, __file__, "--one", str(number)], check=True, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, "--one", str(number), *place], check=True, stdout=subprocess.PIPE, text=True
         )
         row = json.loads(done.stdout.splitlines()[-1])
         keys = ("plan", "submission", "search", "report", "status")

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gridlaw.modules.data import build as build_module
 from gridlaw.modules.data.arrow import WindowTable, WindowWriter
-from gridlaw.modules.data.build import held_out_by_hash, share_windows
 from gridlaw.modules.data.declaration import declare, prepared_name
 from gridlaw.modules.data.embedded import python_library_files, python_library_texts
 from gridlaw.modules.data.prepare import PreparedData, open_prepared, prepare
+from gridlaw.modules.data.shares import held_out_by_hash, share_windows
 from gridlaw.modules.errors import BadSetting
 
 

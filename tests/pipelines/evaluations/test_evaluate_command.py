@@ -12,7 +12,8 @@ from gridlaw.modules.models import checkpoint
 from gridlaw.modules.models.decoder import DecoderLM
 from gridlaw.pipelines.cli import evaluate as command
 from gridlaw.pipelines.evaluations import niah
-from gridlaw.pipelines.evaluations.examples import DataRun, Inputs
+from gridlaw.pipelines.evaluations.examples import DataRun
+from gridlaw.pipelines.evaluations.inputs import Inputs
 from gridlaw.pipelines.evaluations.registry import resolve_evaluation
 
 

@@ -18,7 +18,7 @@ from gridlaw.modules.models import checkpoint
 from gridlaw.modules.models.decoder import DecoderLM
 from gridlaw.pipelines.evaluations import examples as kept
 from gridlaw.pipelines.evaluations import longppl, niah, recall
-from gridlaw.pipelines.evaluations.examples import Inputs
+from gridlaw.pipelines.evaluations.inputs import Inputs
 from gridlaw.pipelines.evaluations.registry import resolve_evaluation
 from gridlaw.pipelines.evaluations.run import EvaluationRun, make_examples
 from gridlaw.pipelines.evaluations.sources import plan_examples, with_sources
@@ -71,7 +71,7 @@ def test_a_killed_search_for_key_tokens_leaves_no_examples(
 FINDER = """
 import json, sys
 from pathlib import Path
-from gridlaw.pipelines.evaluations.examples import Inputs
+from gridlaw.pipelines.evaluations.inputs import Inputs
 from gridlaw.pipelines.evaluations.run import make_examples
 settings, data, model, folder = json.loads(sys.argv[1]), *sys.argv[2:]
 inputs = Inputs(examples=folder, evaluator={"identity": "finder", "folder": model})

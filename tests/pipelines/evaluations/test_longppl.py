@@ -23,7 +23,7 @@ from gridlaw.modules.models import checkpoint
 from gridlaw.modules.models.decoder import DecoderLM
 from gridlaw.pipelines.evaluations import longppl
 from gridlaw.pipelines.evaluations.evaluators import HuggingFaceEvaluator, OwnEvaluator
-from gridlaw.pipelines.evaluations.examples import Inputs
+from gridlaw.pipelines.evaluations.inputs import Inputs
 from gridlaw.pipelines.evaluations.key_tokens import (
     KeyTokenFile,
     find_key_tokens,
