@@ -15,14 +15,13 @@ from typing import Any
 
 from gridlaw.modules import catalog
 from gridlaw.modules.data.absent import allow_absent
-from gridlaw.modules.data.declaration import declare, locate, prepared_name
-from gridlaw.modules.data.epochs import TrainTokens, check_epochs, count_train_tokens, epochs_of
 from gridlaw.modules.mixers.base import MixerSpec
 from gridlaw.modules.models.rope_settings import resolve_rope, rope_warning
 from gridlaw.modules.scale import Scale
 from gridlaw.modules.training.schedule import BranchPlan, branch_plan
 from gridlaw.modules.training.settings import TrainingSettings
 from gridlaw.pipelines.bases import Base, Bases
+from gridlaw.pipelines.data_plans import DataPlan, DataPlans
 from gridlaw.pipelines.evaluations.registry import Evaluation, resolve_evaluations
 from gridlaw.pipelines.evaluations.sources import ExamplesPlan, FindPoint, plan_examples, with_sources
 from gridlaw.pipelines.laws.forms import get_form
@@ -38,28 +37,6 @@ from gridlaw.platform.spec.selection import Parts, UnknownPart, matches
 TRAINING_FACTOR = 3
 """Training costs three forward passes (PAPERS: recomputation not counted)."""
 _NO_BRANCH = BranchPlan(total_steps=0, trunk_steps=0, decay_start_step=0, decay_steps=0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataPlan:
-    """Prepared data that some trunks share. folder: its name in the store. location: files here, by content.
-
-    train_tokens: of one epoch, as far as that is known without tokenising.
-    """
-
-    declaration: dict[str, Any]
-    location: dict[str, Any]
-    folder: str
-    max_epochs: float | None
-    train_tokens: TrainTokens | None
-
-    def epochs(self, tokens: int) -> float | None:
-        """How often a budget goes through the training text; ``BadSetting`` beyond the limit, if that is certain."""
-        if self.train_tokens is None:
-            return None
-        if self.train_tokens.exact:
-            return check_epochs(tokens, self.train_tokens.tokens, self.max_epochs)
-        return epochs_of(tokens, self.train_tokens.tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +153,15 @@ class GridPlan:
         return self._trunk_by_name[point.trunk]
 
     def evaluation_fingerprint(self, point: PointPlan, evaluation: Evaluation) -> str:
-        return identity.fingerprint(self.evaluation_identity(point, evaluation))
+        known, key = self._evaluation_fingerprints, (point.fingerprint, point.name, evaluation.name)
+        if key not in known:
+            known[key] = identity.fingerprint(self.evaluation_identity(point, evaluation))
+        return known[key]
+
+    @cached_property
+    def _evaluation_fingerprints(self) -> dict[tuple[str, str, str], str]:
+        """Asked for again with every refit."""
+        return {}
 
     def evaluation_identity(self, point: PointPlan, evaluation: Evaluation) -> dict[str, Any]:
         """Point + the evaluation's settings + its corpus, if that is another than the point's own held-out text."""
@@ -222,7 +207,7 @@ def make_plan_without_files(spec: GridSpec) -> GridPlan:
 def make_plan(spec: GridSpec) -> GridPlan:
     """Resolve a grid file. ``BadInput`` (or ``BadSetting``) for everything that cannot be trained."""
     warnings: list[str] = []
-    data, bases = _DataPlans(spec), Bases(spec)
+    data, bases = DataPlans(spec), Bases(spec)
     trunks: dict[str, TrunkPlan] = {}
     grouped: dict[str, list[PointId]] = {}
     for point in spec.points():
@@ -240,40 +225,17 @@ def make_plan(spec: GridSpec) -> GridPlan:
     )
 
 
-class _DataPlans:
-    """Data of each stage, declared once."""
-
-    def __init__(self, spec: GridSpec) -> None:
-        self._spec = spec
-        self._by_stage: dict[str | None, DataPlan] = {}
-
-    def of(self, stage: str | None) -> DataPlan:
-        if stage not in self._by_stage:
-            given = self._spec.data_for(stage)
-            base = self._spec.base_folder
-            declaration = declare(given, base_folder=base, context=given["context"])
-            location = locate(given, base_folder=base)
-            self._by_stage[stage] = DataPlan(
-                declaration=declaration,
-                location=location,
-                train_tokens=count_train_tokens(declaration, location),
-                folder=prepared_name(declaration),
-                max_epochs=given.get("max_epochs"),
-            )
-        return self._by_stage[stage]
-
-
 def _plan_trunk(
     spec: GridSpec,
     name: str,
     ids: Sequence[PointId],
-    data_plans: _DataPlans,
+    data_plans: DataPlans,
     bases: Bases,
     earlier: Mapping[str, TrunkPlan],
     warnings: list[str],
 ) -> TrunkPlan:
     first = ids[0]
-    data, measured = data_plans.of(first.stage), _measured(spec, first.stage, data_plans)
+    data, measured = data_plans.of(first.stage), data_plans.measured(first.stage)
     context = int(data.declaration["context"])
     architecture = catalog.resolve_architecture(spec.architecture_for(first.architecture))
     scale = catalog.resolve_scale(spec.scale_for(first.scale))
@@ -303,24 +265,24 @@ def _plan_trunk(
     num_params = catalog.full_num_params(scale)
     counts = catalog.describe(architecture, scale, vocab_size=model.vocab_size, context=context)
     flops = TRAINING_FACTOR * catalog.flops_per_token(model, context)
-    shares = identity.shares_trunk(settings.to_dict())
+    whole_training, whole_model = settings.to_dict(), model.to_dict()
+    shares = identity.shares_trunk(whole_training)
+    parent = base.fingerprint if base is not None else None
 
     def trunk_identity(training: Mapping[str, Any] | None, budget_tokens: int | None = None) -> dict[str, Any]:
         return identity.trunk_identity(
-            model=model.to_dict(),
-            data=data.declaration,
-            training=training,
-            seed=first.seed,
-            parent=base.fingerprint if base is not None else None,
+            model=whole_model, data=data.declaration, training=training, seed=first.seed, parent=parent,
             budget_tokens=budget_tokens,
-        )
+        )  # fmt: skip
+
+    stable = trunk_identity(whole_training) if shares else {}
 
     def plan_point(point: PointId) -> PointPlan:
         steps = point.budget.num_steps(num_params, settings.batch_tokens)
         tokens = steps * settings.batch_tokens
         branch = branch_plan(steps, settings.schedule) if steps else _NO_BRANCH
-        training = settings.to_dict() if steps else None
-        trunk = trunk_identity(training, None if shares or not steps else tokens)
+        training = whole_training if steps else None
+        trunk = stable if steps and shares else trunk_identity(training, tokens if steps else None)
         point_identity = identity.point_identity(trunk, budget_tokens=tokens, training=training)
         return PointPlan(
             id=point,
@@ -338,7 +300,6 @@ def _plan_trunk(
 
     points = [plan_point(point) for point in ids]
     _check_equal_steps(points, num_params)
-    stable = trunk_identity(settings.to_dict()) if shares else {}
     return TrunkPlan(
         name=name,
         stage=first.stage,
@@ -349,8 +310,8 @@ def _plan_trunk(
         data=data,
         measured=measured,
         context=context,
-        model=model.to_dict(),
-        training=settings.to_dict(),
+        model=whole_model,
+        training=whole_training,
         batch_tokens=settings.batch_tokens,
         num_params=num_params,
         num_params_own=counts.num_params_non_embedding,
@@ -360,18 +321,6 @@ def _plan_trunk(
         fingerprint=identity.fingerprint(stable) if shares else "",
         points=tuple(sorted(points, key=lambda point: point.total_steps)),
     )
-
-
-def _measured(spec: GridSpec, stage: str | None, data_plans: _DataPlans) -> DataPlan:
-    """The data whose held-out text a stage's points are evaluated on. BadInput where that has other tokens."""
-    section = spec.stage(stage)
-    named = section.evaluated_on if section is not None else None
-    own, other = data_plans.of(stage), data_plans.of(named or stage)
-    for key in ("tokenizer", "context"):
-        if own.declaration[key] != other.declaration[key]:
-            field, allowed = f"stages.{stage}.evaluated_on", f"a stage with the same data.{key}"
-            raise BadInput(field, seen=named, allowed=allowed, hint="Leave it out: its own held-out text is taken then")
-    return other
 
 
 def _vocab_size(data: DataPlan, scale: Scale) -> int:

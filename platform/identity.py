@@ -56,57 +56,94 @@ class _Absent:
 ABSENT: Final = _Absent()
 
 
+class _NoForm(TypeError):
+    """A value that JSON has no form for. Its place is put together on the way out, as hardly any value needs one."""
+
+    def __init__(self, problem: str) -> None:
+        self.place, self.problem = "", problem
+
+    def inside(self, step: str) -> None:
+        self.place = f"{step}.{self.place}" if self.place and self.place[0] != "[" else step + self.place
+
+    def __str__(self) -> str:
+        return f"{self.place or 'identity'} {self.problem}"
+
+
 def canonical_json(value: Any) -> str:
     """The canonical form (module docstring) of a JSON-able value; TypeError for anything else."""
-    return json.dumps(_plain(value, ""), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _text(_plain(value))
 
 
-def _plain(value: Any, path: str) -> Any:
-    """``value`` with integral floats as integers and tuples as lists; TypeError names the place of what has no form."""
-    if value is None or type(value) in (bool, int, str):
+def _text(plain: Any) -> str:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """A copy with integral floats as integers and tuples as lists; TypeError names the place of what has no form."""
+    kind = type(value)
+    if value is None or kind is str or kind is int or kind is bool:
         return value
-    if type(value) is float:
+    if kind is float:
         if not isfinite(value):
-            raise TypeError(f"{path or 'identity'} is {value!r}: an identity holds finite numbers only")
+            raise _NoForm(f"is {value!r}: an identity holds finite numbers only")
         return int(value) if value.is_integer() else value
     if isinstance(value, Mapping):
-        for key in value:
+        plain = {}
+        for key, inner in value.items():
             if type(key) is not str:
-                raise TypeError(f"{path or 'identity'} has the key {key!r}: keys of an identity are text")
-        return {key: _plain(inner, f"{path}.{key}" if path else key) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner, f"{path}[{index}]") for index, inner in enumerate(value)]
-    raise TypeError(f"{path or 'identity'} is a {type(value).__name__}: an identity holds JSON values only")
+                raise _NoForm(f"has the key {key!r}: keys of an identity are text")
+            try:
+                plain[key] = _plain(inner)
+            except _NoForm as error:
+                error.inside(key)
+                raise
+        return plain
+    if not isinstance(value, (list, tuple)):
+        raise _NoForm(f"is a {kind.__name__}: an identity holds JSON values only")
+    row = []
+    for index, inner in enumerate(value):
+        try:
+            row.append(_plain(inner))
+        except _NoForm as error:
+            error.inside(f"[{index}]")
+            raise
+    return row
 
 
 def fingerprint(identity: Mapping[str, Any], legacy: Mapping[str, Any] = LEGACY) -> str:
     """20 hexadecimal digits of the SHA-256 of the canonical JSON, fields at their legacy values left out."""
-    text = canonical_json(without_legacy(identity, legacy))
+    text = _text(without_legacy(identity, legacy))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:FINGERPRINT_DIGITS]
 
 
 def without_legacy(identity: Mapping[str, Any], legacy: Mapping[str, Any] = LEGACY) -> dict[str, Any]:
     """A copy of ``identity`` in plain values without the fields that have their legacy values."""
-    result: dict[str, Any] = _plain(identity, "")
+    result: dict[str, Any] = _plain(identity)
+    _drop_by_kind(result, _LEGACY_BY_KIND if legacy is LEGACY else _by_kind(legacy))
+    return result
+
+
+def _by_kind(legacy: Mapping[str, Any]) -> Mapping[str, list[tuple[list[str], str]]]:
+    """kind → (path, canonical JSON of the legacy value), in the order in which they are taken back."""
     by_kind: dict[str, list[tuple[list[str], str]]] = {}
     for dotted, value in reversed(list(legacy.items())):
         kind, _, path = dotted.partition(".")
         assert path, f"a legacy value needs KIND.path.to.field, not {dotted!r}"
         by_kind.setdefault(kind, []).append((path.split("."), canonical_json(value)))
-    _drop_by_kind(result, by_kind)
-    return result
+    return by_kind
 
 
-def _drop_by_kind(value: Any, by_kind: Mapping[str, list[tuple[list[str], str]]]) -> None:
-    if isinstance(value, dict):
-        for inner in value.values():
+_LEGACY_BY_KIND = _by_kind(LEGACY)
+
+
+def _drop_by_kind(value: dict[str, Any] | list[Any], by_kind: Mapping[str, list[tuple[list[str], str]]]) -> None:
+    """value: of plain values."""
+    for inner in value.values() if isinstance(value, dict) else value:
+        if type(inner) is dict or type(inner) is list:
             _drop_by_kind(inner, by_kind)
-        kind = value.get("kind")
-        for path, legacy_json in by_kind.get(kind, ()) if isinstance(kind, str) else ():
-            _drop(value, path, legacy_json)
-    elif isinstance(value, list):
-        for inner in value:
-            _drop_by_kind(inner, by_kind)
+    kind = value.get("kind") if isinstance(value, dict) else None
+    for path, legacy_json in by_kind.get(kind, ()) if isinstance(kind, str) else ():
+        _drop(value, path, legacy_json)
 
 
 def _drop(value: Any, path: list[str], legacy_json: str) -> None:
@@ -261,13 +298,14 @@ def point_identity(
 ) -> dict[str, Any]:
     """The identity of a point: its trunk's, D in whole optimizer steps, and the decay (None under cosine).
 
-    budget_tokens: tokens really seen, so that 20N and as many tokens written out are one point; 0 for no training: such
-    a point and its trunk have no ``training``, for no setting of it changes a number.
+    trunk: enters as it is, for all points of a trunk have the same. budget_tokens: tokens really seen, so that 20N and
+    as many tokens written out are one point; 0 for no training: such a point and its trunk have no ``training``, for no
+    setting of it changes a number.
     """
     decay = None
     if training is not None and shares_trunk(training):
         decay = {key: training["schedule"][key] for key in DECAY_KEYS if key in training["schedule"]}
-    return _checked({"kind": "point", "trunk": dict(trunk), "budget_tokens": budget_tokens, "decay": decay})
+    return {"kind": "point", "trunk": trunk, "budget_tokens": budget_tokens, "decay": _plain(decay)}
 
 
 def evaluation_identity(
@@ -275,18 +313,16 @@ def evaluation_identity(
 ) -> dict[str, Any]:
     """The identity of an evaluation of a point.
 
-    settings: resolved; an evaluator that is a point enters by its fingerprint. corpus: its declaration, by content;
-    None where the point's own held-out data are meant.
+    point: its identity, which enters as it is. settings: resolved; an evaluator that is a point enters by its
+    fingerprint. corpus: its declaration, by content; None where the point's own held-out data are meant.
     """
-    return _checked(
-        {
-            "kind": "evaluation",
-            "point": dict(point),
-            "name": name,
-            "settings": dict(settings),
-            "corpus": None if corpus is None else dict(corpus),
-        }
-    )
+    return {
+        "kind": "evaluation",
+        "point": point,
+        "name": name,
+        "settings": _plain(settings),
+        "corpus": _plain(corpus),
+    }
 
 
 def law_identity(
@@ -305,5 +341,5 @@ def law_identity(
 
 def _checked(identity: dict[str, Any]) -> dict[str, Any]:
     """The identity in plain values, as it is stored on a run."""
-    plain: dict[str, Any] = _plain(identity, "")
+    plain: dict[str, Any] = _plain(identity)
     return plain

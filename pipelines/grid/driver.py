@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gridlaw.pipelines.data_plans import DataPlan
 from gridlaw.pipelines.evaluations.registry import Evaluation
 from gridlaw.pipelines.grid.examples import ExamplesBook, evaluation_of
 from gridlaw.pipelines.grid.executor import RayExecutor
@@ -30,7 +31,7 @@ from gridlaw.pipelines.grid.source import Capacity, Problem, Source
 from gridlaw.pipelines.grid.state import GridState, evaluation_name
 from gridlaw.pipelines.grid.tasks import TaskBuilder
 from gridlaw.pipelines.grid.trunks import SHORT, add_trunk
-from gridlaw.pipelines.plan import DataPlan, GridPlan, PointPlan, TrunkPlan
+from gridlaw.pipelines.plan import GridPlan, PointPlan, TrunkPlan
 from gridlaw.platform.errors import Surroundings
 from gridlaw.platform.store.base import Store, examples_name
 
@@ -434,12 +435,9 @@ class Driver:
         for each in blocked:
             if each.kind == "decay":
                 self._problem(each, str(each.key[1]), "point", "blocked", each.reason)
-            elif each.kind == "evaluate" and not self._is_lost(("decay", each.key[1])):
+            elif each.kind == "evaluate" and not self.graph.is_lost(("decay", each.key[1])):
                 name = self.run_name(each)
                 self._problem(each, name, "evaluation", "blocked", each.reason)
-
-    def _is_lost(self, key: NodeKey) -> bool:
-        return key in self.graph.nodes and self.graph.nodes[key].state in ("failed", "blocked")
 
     def run_name(self, node: Node) -> str:
         """Name of the run that a node writes to; laws' runs keep what they have."""

@@ -104,6 +104,10 @@ class Graph:
             if key[: len(beginning)] == beginning and node.state in ("waiting", "running")
         ]
 
+    def is_lost(self, key: NodeKey) -> bool:
+        """Whether a node failed or is blocked; False for one that is not there."""
+        return key in self.nodes and self.nodes[key].state in ("failed", "blocked")
+
     def _ended(self, key: NodeKey, state: NodeState) -> Node:
         node = self.nodes[key]
         node.state = state
@@ -116,7 +120,7 @@ class Graph:
             self._ready[node.key] = node
 
     def _block_if_hopeless(self, node: Node) -> bool:
-        lost = [key for key in node.depends_on if self.nodes[key].state in ("failed", "blocked")]
+        lost = [key for key in node.depends_on if self.is_lost(key)]
         if node.state != "waiting" or not lost:
             return False
         cause = self.nodes[lost[0]]

@@ -12,11 +12,12 @@ from typing import Any
 
 from gridlaw.modules.training import checkpoint_files
 from gridlaw.modules.training.job import FitJob
+from gridlaw.pipelines.data_plans import DataPlan
 from gridlaw.pipelines.evaluations.inputs import Inputs
 from gridlaw.pipelines.evaluations.registry import Evaluation
 from gridlaw.pipelines.evaluations.sources import ExamplesPlan
 from gridlaw.pipelines.grid.attempts import attempt_address, model_address
-from gridlaw.pipelines.plan import DataPlan, PointPlan, TrunkPlan
+from gridlaw.pipelines.plan import PointPlan, TrunkPlan
 from gridlaw.platform.spec.sections import RunSection
 from gridlaw.platform.store.base import Store, data_name, examples_name
 

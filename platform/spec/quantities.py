@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 TOKEN_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -50,7 +51,7 @@ class Budget:
         """True for a stage that trains nothing (a change of architecture without training)."""
         return self.multiple == 0
 
-    @property
+    @cached_property
     def label(self) -> str:
         """The budget's part of a point's name, the same however it was written: ``5N``, ``0.5N``, ``500M``, ``2B``.
 

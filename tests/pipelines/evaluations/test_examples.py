@@ -16,9 +16,8 @@ import pytest
 from gridlaw.modules.data.prepare import PreparedData
 from gridlaw.modules.models import checkpoint
 from gridlaw.modules.models.decoder import DecoderLM
-from gridlaw.pipelines.evaluations import examples as kept
 from gridlaw.pipelines.evaluations import longppl, niah, recall
-from gridlaw.pipelines.evaluations.inputs import Inputs
+from gridlaw.pipelines.evaluations.inputs import EXAMPLES_FILE, Inputs
 from gridlaw.pipelines.evaluations.registry import resolve_evaluation
 from gridlaw.pipelines.evaluations.run import EvaluationRun, make_examples
 from gridlaw.pipelines.evaluations.sources import plan_examples, with_sources
@@ -63,7 +62,7 @@ def test_a_killed_search_for_key_tokens_leaves_no_examples(
     monkeypatch.setattr(longppl, "find_key_tokens", find)
     with pytest.raises(KeyboardInterrupt):
         longppl.examples(run)
-    assert not (tmp_path / "shared" / kept.FILE).exists()
+    assert not (tmp_path / "shared" / EXAMPLES_FILE).exists()
     assert len(longppl.examples(run)) == 40
     assert sum(asked) == 40
 
@@ -71,7 +70,7 @@ def test_a_killed_search_for_key_tokens_leaves_no_examples(
 FINDER = """
 import json, sys
 from pathlib import Path
-from gridlaw.pipelines.evaluations.inputs import Inputs
+from gridlaw.pipelines.evaluations.inputs import EXAMPLES_FILE, Inputs
 from gridlaw.pipelines.evaluations.run import make_examples
 settings, data, model, folder = json.loads(sys.argv[1]), *sys.argv[2:]
 inputs = Inputs(examples=folder, evaluator={"identity": "finder", "folder": model})
@@ -103,7 +102,7 @@ def test_a_search_killed_with_9_goes_on_from_its_finished_part(
     assert finder.returncode == -signal.SIGKILL
     kept_lines = [line for line in found.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     assert 1 + 16 <= len(kept_lines) < 1 + 96
-    assert not (tmp_path / "killed" / kept.FILE).exists()
+    assert not (tmp_path / "killed" / EXAMPLES_FILE).exists()
 
     asked: list[str] = []
     find = longppl.find_key_tokens
