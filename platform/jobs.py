@@ -21,11 +21,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
-from urllib.parse import urlsplit
 
+from gridlaw.platform.addresses import redacted, split_address
 from gridlaw.platform.cluster import Node
 from gridlaw.platform.errors import BadInput, Surroundings
-from gridlaw.platform.ledger.tracking import redacted
 
 if TYPE_CHECKING:
     from ray.dashboard.modules.job.pydantic_models import JobDetails
@@ -193,18 +192,14 @@ class JobServer:
 
 def check_dashboard_address(address: str) -> str:
     """The address in one form; ``BadInput`` for one that is none, or where nobody listens."""
-    parts = urlsplit(address)
-    try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+    parts = split_address("--address", address, allowed=ADDRESS)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         hint = {
             "ray": "The Ray Client is not used; give the address of the dashboard",
             "": "Write it with http://",
         }.get(parts.scheme if "://" in address else "", "")
         raise BadInput("--address", seen=redacted(address), allowed=ADDRESS, hint=hint)
-    port = port or (443 if parts.scheme == "https" else 80)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         socket.create_connection((parts.hostname, port), timeout=_CONNECT_SECONDS).close()
     except OSError as error:

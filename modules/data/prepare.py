@@ -221,7 +221,24 @@ def _finish(declaration: dict[str, Any], counts: dict[str, Any], partial: Path, 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an advisory lock on this machine; the kernel frees it when the process dies."""
-    with open(path, "w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    """Hold an advisory lock on this machine; the kernel frees it when the process dies.
+
+    Its holder removes the file. Whoever waited for the removed one, which locks nobody out any more, begins again.
+    """
+    while True:
+        with open(path, "w", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_at(file.fileno(), path):
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False

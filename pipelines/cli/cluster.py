@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gridlaw.pipelines.cli.grid import load_plan
-from gridlaw.pipelines.cli.options import dashboard_option, place_options, storage_option
+from gridlaw.pipelines.cli.options import AtLeastZero, dashboard_option, place_options, storage_option
 from gridlaw.pipelines.cli.tune import load_tune_plan
 from gridlaw.pipelines.plan import grids_folder
 from gridlaw.platform.errors import BadInput
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 @click.option("--shared-store", is_flag=True, help="The store's folder is a mount that every node has.")
 @click.option("--autoscaling", is_flag=True, help="The cluster adds nodes for trials that fit none yet; grids only.")
 @click.option("--forward", multiple=True, metavar="NAME", help="Send a variable of this environment along.")
-@click.option("--ship-limit", default=64.0, show_default=True, type=click.FloatRange(0), help="MiB of files to ship.")
+@click.option("--ship-limit", default=64.0, show_default=True, type=AtLeastZero(), help="MiB of files to ship.")
 @click.option("--python", default="python", show_default=True, help="The cluster's interpreter that has gridlaw.")
-@click.option("--wait", "wait_seconds", default=120.0, show_default=True, help="Seconds to wait for its driver.")
+@click.option(
+    "--wait", "wait_seconds", default=120.0, show_default=True, type=AtLeastZero(),
+    help="Seconds to wait for its driver.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def submit(
     grid: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +11,24 @@ import click
 from click.core import ParameterSource
 
 from gridlaw.pipelines.submit.credentials import STORAGE, TRACKING_URI
+from gridlaw.platform.addresses import redacted
 from gridlaw.platform.errors import BadInput
 from gridlaw.platform.jobs import ADDRESS_VARIABLE
-from gridlaw.platform.ledger.tracking import redacted
 
 Command = Callable[..., Any]
+
+
+class AtLeastZero(click.FloatRange):
+    """A finite number, 0 or more: click lets NaN through any range."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0.0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number, 0 or more", param, ctx)
+        return number
 
 
 def place_options(command: Command) -> Command:

@@ -22,8 +22,9 @@ import click
 from gridlaw.pipelines.cli.options import place_options
 from gridlaw.pipelines.place import DEFAULT_STORE, Place
 from gridlaw.pipelines.plan import grids_folder
+from gridlaw.platform.addresses import redacted
 from gridlaw.platform.errors import BadInput, Surroundings
-from gridlaw.platform.ledger.tracking import Tracking, redacted, sqlite_path
+from gridlaw.platform.ledger.tracking import Tracking, sqlite_path
 from gridlaw.platform.ledger.views import POINTS, TAG, experiment_page
 
 # The UI opens in its mode for agents otherwise, where runs of training are hidden.

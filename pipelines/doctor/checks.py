@@ -18,9 +18,10 @@ from gridlaw.pipelines.doctor.nodes import ask_nodes, clock, node_name, token
 from gridlaw.pipelines.doctor.probe import probe
 from gridlaw.pipelines.place import Place
 from gridlaw.pipelines.submit.place import check_place
+from gridlaw.platform.addresses import redacted
 from gridlaw.platform.cluster import Node, start_cluster
 from gridlaw.platform.errors import GridlawError
-from gridlaw.platform.ledger.tracking import Tracking, ping, redacted, resolve_tracking_uri, sqlite_path
+from gridlaw.platform.ledger.tracking import Tracking, ping, resolve_tracking_uri, sqlite_path
 from gridlaw.platform.spec.sections import RunSection
 from gridlaw.platform.store.local import MARKER
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from importlib import metadata
 from typing import Any
@@ -47,7 +47,9 @@ def collect(
 ) -> ReportData:
     """Everything that the report shows of this file's points, laws and failures."""
     failed = _failed_runs(state)
-    points = tuple(_point(plan, ledger, state, point) for point in plan.points)
+    done = [each.run.run_id for each in state.evaluations.values() if each.status == "done" and each.run is not None]
+    details = ledger.read_jsons(done, DETAILS)
+    points = tuple(_point(plan, ledger, state, point, details) for point in plan.points)
     trunks = tuple(_trunk(ledger, state, trunk, failed) for trunk in plan.trunks)
     trained = sum(row.tokens for row in trunks) + sum(
         (point.total_steps - point.trunk_steps) * plan.trunk_of(point).batch_tokens
@@ -71,7 +73,7 @@ def collect(
         points=points,
         trunks=trunks,
         laws=_laws(plan, ledger, state, points),
-        heat_maps=_heat_maps(plan, ledger, state, points),
+        heat_maps=_heat_maps(plan, state, points, details),
         failures=(*(_failure(run, plan) for run in failed.values()), *_blocked(plan, state, failed)),
         savings=Savings(
             tokens_trained=trained,
@@ -109,7 +111,8 @@ def hardware_text() -> str:
     return f"{cores} cores{f' ({model})' if model else ''}, {memory:.0f} GiB memory"
 
 
-def _point(plan: GridPlan, ledger: Ledger, state: GridState, point: PointPlan) -> PointRow:
+def _point(plan: GridPlan, ledger: Ledger, state: GridState, point: PointPlan, details: Mapping[str, Any]) -> PointRow:
+    """details: what evaluations' runs keep beside their metrics, by run."""
     trunk = plan.trunk_of(point)
     standing = state.points[point.name]
     status, reason = _status(plan, state, point)
@@ -121,7 +124,7 @@ def _point(plan: GridPlan, ledger: Ledger, state: GridState, point: PointPlan) -
     for evaluation in plan.evaluations:
         done = state.evaluations[point.name, evaluation.name]
         if done.status == "done" and done.run is not None:
-            kept = ledger.read_json(done.run.run_id, DETAILS) or {}
+            kept = details[done.run.run_id] or {}
             metrics |= _metrics(kept, done.run, list(evaluation.kind.metrics))
             if evaluation.name == "routing" and not kept.get("details", {}).get("fixed"):
                 routing = kept["details"] | {"training": full_ratio_curve(ledger, plan, state, point)}
@@ -165,7 +168,9 @@ def _metrics(kept: dict[str, Any], run: RunRecord, names: Sequence[str]) -> dict
     return {name: metric_value(name, run.metrics, number, told.get(name)) for name in names if name in run.metrics}
 
 
-def _heat_maps(plan: GridPlan, ledger: Ledger, state: GridState, points: Sequence[PointRow]) -> tuple[HeatMap, ...]:
+def _heat_maps(
+    plan: GridPlan, state: GridState, points: Sequence[PointRow], kept: Mapping[str, Any]
+) -> tuple[HeatMap, ...]:
     """Of each stage's and architecture's largest point that was asked for needles: maps of all would fill the page."""
     needles = next((each.name for each in plan.evaluations if each.name == NiahSettings.name), None)
     largest: dict[tuple[str, str], PointRow] = {}
@@ -177,7 +182,7 @@ def _heat_maps(plan: GridPlan, ledger: Ledger, state: GridState, points: Sequenc
         if largest.get((point.stage, point.architecture)) is not point:
             continue
         run = state.evaluations[point.name, NiahSettings.name].run
-        details = ((ledger.read_json(run.run_id, DETAILS) if run is not None else None) or {}).get("details", {})
+        details = ((kept[run.run_id] if run is not None else None) or {}).get("details", {})
         found += [
             HeatMap(
                 point=point.name,

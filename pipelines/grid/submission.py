@@ -39,13 +39,13 @@ from gridlaw.pipelines.place import Place
 from gridlaw.pipelines.plan import GridPlan
 from gridlaw.pipelines.report.data import ReportData
 from gridlaw.pipelines.submit.place import check_place
+from gridlaw.platform.addresses import redacted
 from gridlaw.platform.cluster import Cluster, Node, StartingCluster, begin_cluster, local_node
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.heap import present_objects_kept
 from gridlaw.platform.jobs import submission_id
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.sender import JournalPump, flush_all
-from gridlaw.platform.ledger.tracking import redacted
 from gridlaw.platform.ledger.views import save_views
 from gridlaw.platform.spec.grid import GridSpec
 from gridlaw.platform.store.base import Store, experiment_name

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from gridlaw.platform.addresses import redacted
 from gridlaw.platform.errors import BadInput
-from gridlaw.platform.ledger.tracking import redacted
 from gridlaw.platform.spec.sections import RunSection
 
 FILE = ".gridlaw-credentials.json"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gridlaw.pipelines.submit.credentials import STORAGE, TRACKING_URI
+from gridlaw.platform.addresses import redacted
 from gridlaw.platform.errors import BadInput
-from gridlaw.platform.ledger.tracking import redacted
 from gridlaw.platform.spec.grid import GridSpec
 from gridlaw.platform.spec.load import parse_grid
 

@@ -19,10 +19,11 @@ from gridlaw.pipelines.place import Place
 from gridlaw.pipelines.submit import credentials
 from gridlaw.pipelines.submit.package import GRID_FILE, SHIP_LIMIT_MIB, Package, make_package, without_passwords
 from gridlaw.pipelines.submit.place import check_place, check_storage_place
+from gridlaw.platform.addresses import redacted
 from gridlaw.platform.errors import BadInput, GridlawError
 from gridlaw.platform.jobs import GRID_KEY, Job, JobServer
 from gridlaw.platform.ledger.ledger import Ledger
-from gridlaw.platform.ledger.tracking import redacted, sqlite_path
+from gridlaw.platform.ledger.tracking import sqlite_path
 from gridlaw.platform.spec.grid import GridSpec
 
 STORE_KEY, TRACKING_KEY = "gridlaw.store", "gridlaw.tracking_uri"

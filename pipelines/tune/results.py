@@ -10,8 +10,8 @@ from gridlaw.pipelines.grid.driver import Driver
 from gridlaw.pipelines.grid.submission import report_name
 from gridlaw.pipelines.report.markdown import table_lines
 from gridlaw.pipelines.tune.plan import TunePlan, trial_name
+from gridlaw.platform.addresses import redacted
 from gridlaw.platform.ledger.ledger import Ledger
-from gridlaw.platform.ledger.tracking import redacted
 from gridlaw.platform.store.base import Store
 from gridlaw.platform.tuning.front import front
 from gridlaw.platform.tuning.space import Value, show

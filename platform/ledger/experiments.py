@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gridlaw.platform.addresses import redacted
 from gridlaw.platform.errors import BadInput, InUse
 from gridlaw.platform.ledger import tables
 from gridlaw.platform.ledger.records import PREFIX, ExperimentRecord
@@ -18,7 +19,6 @@ from gridlaw.platform.ledger.tracking import (
     TrackingDenied,
     create_database,
     ping,
-    redacted,
     resolve_tracking_uri,
     sqlite_path,
 )

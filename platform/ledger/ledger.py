@@ -24,7 +24,8 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 IDENTITY_FILE = "identity.json"
 CONFIG_FILE = "config.json"
 _PAGE = 1000
+_AT_ONCE = 8
+"""Artifacts that are read from a server at a time."""
 _TOKEN_TAG = PREFIX + "request"
 _TABLES_TAG = "mlflow.loggedArtifacts"  # by which MLflow's page finds tables
 
@@ -117,6 +120,13 @@ class Ledger:
         text = self.read_text(run_id, name)
         return None if text is None else json.loads(text)
 
+    def read_jsons(self, run_ids: Collection[str], name: str) -> dict[str, Any]:
+        """A JSON artifact of many runs, by run; None for runs that have none. Servers are asked several at a time."""
+        if not run_ids or self._artifact_file(next(iter(run_ids)), name) is not None:
+            return {run_id: self.read_json(run_id, name) for run_id in run_ids}
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return dict(zip(run_ids, pool.map(lambda run_id: self.read_json(run_id, name), run_ids), strict=True))
+
     def read_text(self, run_id: str, name: str) -> str | None:
         """A text artifact, None if the run has none of this name."""
         path = self._artifact_file(run_id, name)
@@ -124,10 +134,10 @@ class Ledger:
             with _explained(f"read {path}"):
                 return path.read_text(encoding="utf-8") if path.is_file() else None
 
+        parent = name.rpartition("/")[0]
+
         def ask(client: MlflowClient) -> str | None:
-            if name not in {entry.path for entry in client.list_artifacts(run_id, str(Path(name).parent))} | {
-                entry.path for entry in client.list_artifacts(run_id)
-            }:
+            if name not in {entry.path for entry in client.list_artifacts(run_id, parent or None)}:
                 return None
             with tempfile.TemporaryDirectory(prefix="gridlaw-") as scratch:
                 return Path(client.download_artifacts(run_id, name, scratch)).read_text()

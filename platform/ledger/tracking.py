@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import re
 import secrets
 import sqlite3
 import time
@@ -23,8 +22,9 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
+from gridlaw.platform.addresses import redacted, split_address
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.store.local import explain
 
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_USER = re.compile(r"//[^/?#]*@")
-_SECRET_QUERY = re.compile(r"([?&])(user|password|passfile|token)=[^&#]*", re.IGNORECASE)
+_ALLOWED = "http(s)://HOST:PORT, sqlite:///PATH, postgresql://…"
 _ALLOWED_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https")
 CREDENTIALS = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 _ENVIRONMENT = {
@@ -95,12 +94,13 @@ def resolve_tracking_uri(uri: str, *, base_folder: Path | None = None) -> str:
 
     ``BadInput`` for addresses that MLflow 3 no longer takes (folders) or that we do not know.
     """
-    scheme = urlsplit(uri).scheme.partition("+")[0]
-    if scheme not in _ALLOWED_SCHEMES or "://" not in uri:
+    parts = split_address("run.tracking_uri", uri, allowed=_ALLOWED)
+    scheme = parts.scheme.partition("+")[0]
+    if scheme not in _ALLOWED_SCHEMES or "://" not in uri or (scheme in ("http", "https") and not parts.hostname):
         raise BadInput(
             "run.tracking_uri",
             seen=redacted(uri),
-            allowed="http(s)://HOST:PORT, sqlite:///PATH, postgresql://…",
+            allowed=_ALLOWED,
             hint="Leave it out to keep an sqlite database beside the store",
         )
     if scheme != "sqlite":
@@ -119,12 +119,6 @@ def sqlite_path(uri: str) -> Path | None:
         return None
     path = uri.partition(":///")[2].partition("?")[0]
     return Path(path) if path and path != ":memory:" else None
-
-
-def redacted(uri: str) -> str:
-    """The address without user and password, for messages, tags and logs."""
-    bare = _USER.sub("//***@", uri, count=1)
-    return _SECRET_QUERY.sub(r"\1\2=***", bare)
 
 
 def create_database(uri: str) -> bool:
@@ -274,6 +268,11 @@ def translated(error: Exception, what: str) -> Surroundings:
     else:
         raise error
     text = str(error).lower()
+    if "out-of-date database schema" in text:
+        return TrackingRefused(
+            f"{what}: its tables are those of another version of MLflow. Keep a copy, then bring them up to date with "
+            f"`mlflow db upgrade ADDRESS`, or use the version that made them"
+        )
     for sign, advice in _BROKEN_DATABASE.items():
         if sign in text and "sqlite" in text:
             return TrackingRefused(f"{what}: {advice}. Then run again: what is done stays done")

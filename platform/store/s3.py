@@ -31,8 +31,8 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
-from urllib.parse import urlsplit
 
+from gridlaw.platform.addresses import split_address
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.store.local import TEMPORARY_PREFIX, explain
 from gridlaw.platform.store.s3_trouble import Trouble, diagnose
@@ -52,8 +52,8 @@ _AGAIN = "Mend that, then run again: what is done stays done"
 
 def parse_address(address: str) -> tuple[str, str]:
     """(bucket, prefix) of ``s3://BUCKET/PREFIX``; ``BadInput`` that repeats nothing secret."""
-    parts = urlsplit(address)
-    if "@" in parts.netloc or parts.query or parts.fragment:
+    parts = split_address("run.store", address, allowed="s3://BUCKET/PREFIX")
+    if "@" in address or parts.query or parts.fragment:
         raise BadInput(
             "run.store",
             seen="an s3:// address with credentials or options in it",

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
+from gridlaw.platform.addresses import redacted, split_address
 from gridlaw.platform.errors import BadInput, Surroundings
-from gridlaw.platform.ledger.tracking import redacted, sqlite_path
+from gridlaw.platform.ledger.tracking import sqlite_path
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -41,7 +41,7 @@ def default_storage(store_address: str) -> str:
 
 def resolve_storage(url: str) -> str:
     """The address in a form that means the same everywhere: paths made absolute. ``BadInput`` for what it cannot be."""
-    scheme = urlsplit(url).scheme.partition("+")[0]
+    scheme = split_address("run.storage", url, allowed=ALLOWED).scheme.partition("+")[0]
     if "://" not in url or scheme not in _SCHEMES:
         raise BadInput("run.storage", seen=redacted(url), allowed=ALLOWED, hint="Leave it out for sqlite by the store")
     if scheme not in ("sqlite", "journal"):

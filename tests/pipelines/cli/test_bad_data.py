@@ -22,11 +22,11 @@ FILES: dict[str, tuple[str, bytes, list[str]]] = {
 
 
 def refused(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """``gridlaw data prepare`` ends with 2 and leaves no file but locks."""
+    """``gridlaw data prepare`` ends with 2 and leaves no file."""
     with pytest.raises(SystemExit) as end:
         main(["data", "prepare", *arguments, "--out", "out", "--context", "64", "--workers", "0"])
     assert end.value.code == 2
-    left = [path for path in (folder / "out").rglob("*") if path.is_file() and path.suffix != ".lock"]
+    left = [path for path in (folder / "out").rglob("*") if path.is_file()]
     assert left == []
     told = capsys.readouterr()
     assert told.out == "" and "Traceback" not in told.err

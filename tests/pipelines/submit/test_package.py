@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from gridlaw.pipelines.cli.main import main
 from gridlaw.pipelines.submit import credentials
 from gridlaw.pipelines.submit.package import make_package, without_passwords
 from gridlaw.pipelines.submit.place import check_place, check_storage_place
 from gridlaw.pipelines.submit.submit import entrypoint, printed
+from gridlaw.platform.addresses import redacted
 from gridlaw.platform.errors import BadInput
-from gridlaw.platform.ledger.tracking import redacted
 from gridlaw.platform.spec.grid import GridSpec
 from gridlaw.platform.spec.load import parse_grid
 from gridlaw.platform.spec.sections import RunSection
@@ -174,3 +175,12 @@ def test_what_a_job_starts_and_prints() -> None:
     assert words.startswith("python3.11 -m gridlaw.pipelines.submit.parent --restarts 3 -- run grid.yaml")
     assert "--store '/a b' --tracking-uri http://m" in words
     assert printed("setting up\nRunning entrypoint for job x: y\nfirst\nlast\n") == "first\nlast"
+
+
+@pytest.mark.parametrize("option", ["--ship-limit", "--wait"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+def test_limits_that_are_no_numbers(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["submit", "quickstart", "--address", "http://127.0.0.1:1", "--store", "/nowhere", option, value])
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and option in told and value in told

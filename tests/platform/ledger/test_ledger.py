@@ -4,12 +4,14 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +334,16 @@ def test_a_database_that_is_none_gets_one_message(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("not a database " * 100)
     with pytest.raises(Surroundings, match=r"no MLflow database|not a database"):
         Ledger.open(default_tracking_uri(tmp_path), "grid", str(tmp_path), create=True, patience_seconds=1)
+
+
+def test_a_database_of_another_mlflow_is_told_at_once(tmp_path: Path, fresh_database: Path) -> None:
+    shutil.copy(fresh_database, tmp_path / "mlflow.db")
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection, connection:
+        connection.execute("update alembic_version set version_num = '0584bdc529eb'")
+    started = time.monotonic()
+    with pytest.raises(TrackingRefused, match=r"another version of MLflow.*mlflow db upgrade"):
+        Ledger.open(default_tracking_uri(tmp_path), "grid", str(tmp_path), create=True, patience_seconds=600)
+    assert time.monotonic() - started < 60
 
 
 def test_a_vanished_database_is_not_made_again(ledger: Ledger, uri: str, tmp_path: Path) -> None:

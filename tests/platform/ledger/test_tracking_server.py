@@ -104,6 +104,11 @@ def test_the_ledger_works_through_a_server(server: Server) -> None:
     assert ledger.identity(run_id) == {"lr": 1}
     assert ledger.read_text(run_id, "absent.txt") is None
     assert ledger.read_json(run_id, "tables/laws.json")["data"] == [[1.5]]
+    other = ledger.start_run("point", name="without", fingerprint="f")
+    tables = ledger.read_jsons([run_id, other], "tables/laws.json")
+    assert tables[run_id]["data"] == [[1.5]] and tables[other] is None
+    ledger.log_json(other, "top.json", {"a": 1})
+    assert ledger.read_jsons([run_id, other], "top.json") == {run_id: None, other: {"a": 1}}
 
 
 def test_lost_answers_double_nothing(server: Server, proxy: LossyProxy, tmp_path: Path) -> None:

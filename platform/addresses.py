@@ -1,0 +1,32 @@
+"""Addresses that people write: taken apart, or refused in one message, and shown without what is secret in them."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import SplitResult, urlsplit
+
+from gridlaw.platform.errors import BadInput
+
+_USER = re.compile(r"//[^/?#]*@")
+_SECRET_QUERY = re.compile(r"([?&])(user|password|passfile|token)=[^&#]*", re.IGNORECASE)
+
+
+def split_address(field: str, address: str, *, allowed: str) -> SplitResult:
+    """The parts of an address; ``BadInput`` for one that has none: a bracket without its pair, a port that is no
+    number."""
+    try:
+        parts = urlsplit(address)
+        _ = parts.port  # read last, so that it is checked
+    except ValueError:
+        if "@" not in address:
+            raise BadInput(field, seen=address, allowed=allowed) from None
+        hint = "In a password / ? # [ ] @ : are written as %2F %3F %23 %5B %5D %40 %3A"
+        seen = f"{address.partition('://')[0]}://…"  # the password may be anywhere in it
+        raise BadInput(field, seen=seen, allowed=allowed, hint=hint) from None
+    return parts
+
+
+def redacted(uri: str) -> str:
+    """The address without user and password, for messages, tags and logs."""
+    bare = _USER.sub("//***@", uri, count=1)
+    return _SECRET_QUERY.sub(r"\1\2=***", bare)
