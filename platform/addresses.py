@@ -30,3 +30,15 @@ def redacted(uri: str) -> str:
     """The address without user and password, for messages, tags and logs."""
     bare = _USER.sub("//***@", uri, count=1)
     return _SECRET_QUERY.sub(r"\1\2=***", bare)
+
+
+def bearer(variable: str, token: str) -> dict[str, str]:
+    """The header that carries a token; ``BadInput``, without the token, for one that no header can carry."""
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise BadInput(
+            variable,
+            seen="a text with line breaks, spaces or letters beyond ASCII",
+            allowed="a token: one line of ASCII without spaces",
+            hint="Was more than the token copied?",
+        )
+    return {"Authorization": f"Bearer {token}"}

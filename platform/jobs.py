@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from gridlaw.platform.addresses import redacted, split_address
+from gridlaw.platform.addresses import bearer, redacted, split_address
 from gridlaw.platform.cluster import Node
 from gridlaw.platform.errors import BadInput, Surroundings
 
@@ -136,8 +136,8 @@ class JobServer:
         )
 
     def look(self, name: str) -> Job | None:
-        """``find``, or None."""
-        jobs = self.jobs()
+        """``find``, or None. Jobs that are not ours are left alone, whatever they are called."""
+        jobs = [job for job in self.jobs() if job.grid]
         by_id = [job for job in jobs if job.job_id == name]
         by_grid = [job for job in jobs if job.grid == name]
         # One that was refused, because another drives the grid, may be newer than that other.
@@ -276,7 +276,7 @@ def _token_header() -> dict[str, str]:
             raise BadInput(
                 "RAY_AUTH_TOKEN", allowed="a token, or RAY_AUTH_TOKEN_PATH of a readable file", hint=str(error)
             ) from None
-    return {"Authorization": f"Bearer {token}"} if token else {}
+    return bearer("RAY_AUTH_TOKEN", token) if token else {}
 
 
 @contextmanager

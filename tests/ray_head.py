@@ -88,25 +88,10 @@ class RayHead:
             "object-manager-port": "objects",
         }
         command = [
-            sys.executable,
-            __file__,
-            "start",
-            "--head",
-            "--block",
-            "--include-dashboard=true",
-        ]
-        command += [
-            "--include-dashboard=true",
-            "--node-ip-address=127.0.0.1",
-            "--dashboard-host=127.0.0.1",
-            f"--temp-dir={self.folder}",
-        ]
-        command += [
-            f"--temp-dir={self.folder}",
-            f"--num-cpus={self.num_cpus}",
-            f"--num-gpus={self.num_gpus}",
-            "--disable-usage-stats",
-        ]
+            sys.executable, __file__, "start", "--head", "--block", "--include-dashboard=true",
+            "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--temp-dir={self.folder}",
+            f"--num-cpus={self.num_cpus}", f"--num-gpus={self.num_gpus}", "--disable-usage-stats",
+        ]  # fmt: skip
         command += ["--object-store-memory=80000000"]
         command += [f"--{option}={self.ports[name]}" for option, name in ports.items()]
         with open(self.folder / "head.log", "ab") as log:
@@ -121,13 +106,8 @@ class RayHead:
             "metrics-export-port", "runtime-env-agent-port",
         )  # fmt: skip
         command = [
-            sys.executable,
-            __file__,
-            "start",
-            "--block",
-            f"--address={self.gcs_address}",
-            "--disable-usage-stats",
-        ]
+            sys.executable, __file__, "start", "--block", f"--address={self.gcs_address}", "--disable-usage-stats",
+        ]  # fmt: skip
         command += ["--node-ip-address=127.0.0.1", f"--num-cpus={num_cpus}", "--num-gpus=0"]
         command += ["--object-store-memory=80000000"]
         command += [f"--{name}={port}" for name, port in zip(names, free_ports(len(names)), strict=True)]

@@ -128,6 +128,17 @@ def _resolve_hugging_face(
     return {**common, "name": name, "subset": subset or None, "revision": _text(entry, "revision", "", field)}, {}
 
 
+def _no_files(paths: list[Path], pattern: str, *, base_folder: Path, field: str) -> BadSetting:
+    """What a path or glob matched that cannot be read as text, or that it matched nothing."""
+    found, hint = f"nothing matches below {base_folder}", "Check the path"
+    if paths:
+        path = next(path for path in paths if not path.is_file())
+        kind = "a folder" if path.is_dir() else "no plain file" if path.exists() else "a link to nothing"
+        found = f"{path} is {kind}"
+        hint = "Name the files in the folder, as in FOLDER/*.jsonl" if path.is_dir() else "Remove it, or name others"
+    return BadSetting(f"{field}.source", seen=pattern, allowed=f"a path or glob of existing files; {found}", hint=hint)
+
+
 def _resolve_files(pattern: str, entry: dict[str, Any], *, base_folder: Path, field: str) -> tuple[Identity, Location]:
     whole = str(base_folder / pattern)
     matched = [whole] if Path(whole).exists() else glob.glob(whole, recursive=True)
@@ -135,14 +146,7 @@ def _resolve_files(pattern: str, entry: dict[str, Any], *, base_folder: Path, fi
     if not paths and note_absent(field, pattern):
         return {"kind": "files", "absent": pattern}, {}
     if not paths or not all(path.is_file() for path in paths):
-        folders = [str(path) for path in paths if path.is_dir()]
-        raise BadSetting(
-            f"{field}.source",
-            seen=pattern,
-            allowed="a path or glob of existing files"
-            + (f"; {folders[0]} is a folder" if folders else f"; nothing matches below {base_folder}"),
-            hint="Name the files in the folder, as in FOLDER/*.jsonl" if folders else "Check the path",
-        )
+        raise _no_files(paths, pattern, base_folder=base_folder, field=field)
     formats = [file_format(path) for path in paths]
     identity: Identity = {"kind": "files", "sha256": _content(paths, formats)}
     if set(formats) != {"text"}:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from gridlaw.platform.addresses import redacted, split_address
+from gridlaw.platform.addresses import bearer, redacted, split_address
 from gridlaw.platform.errors import BadInput, Surroundings
 from gridlaw.platform.store.local import explain
 
@@ -320,4 +320,4 @@ def _user() -> tuple[str, str] | None:
 
 def _token_header() -> dict[str, str]:
     token = os.environ.get("MLFLOW_TRACKING_TOKEN")
-    return {"Authorization": f"Bearer {token}"} if token and _user() is None else {}
+    return bearer("MLFLOW_TRACKING_TOKEN", token) if token and _user() is None else {}

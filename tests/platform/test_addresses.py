@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gridlaw.platform.addresses import redacted
+from gridlaw.platform.addresses import bearer, redacted
 from gridlaw.platform.errors import BadInput
 from gridlaw.platform.jobs import check_dashboard_address
 from gridlaw.platform.ledger.tracking import resolve_tracking_uri
@@ -41,3 +41,10 @@ def test_user_and_password_are_not_shown() -> None:
     assert redacted("http://me:secret@host:5000/x") == "http://***@host:5000/x"
     assert redacted("postgresql://host/name?user=me&password=secret") == "postgresql://host/name?user=***&password=***"
     assert redacted("sqlite:////home/me@work/mlflow.db") == "sqlite:////home/me@work/mlflow.db"
+
+
+@pytest.mark.parametrize("token", ["topsec\nret", "topsec ret", "topsecr\u20act", "topsec\tret"])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        bearer("RAY_AUTH_TOKEN", token)
+    assert str(refused.value).startswith("RAY_AUTH_TOKEN") and "topsec" not in str(refused.value)

@@ -42,3 +42,12 @@ def test_a_job_that_is_not_there_is_told_with_those_that_are() -> None:
     assert "somebody-s" not in str(refused.value)
     with pytest.raises(BadInput, match="http://head:8265 knows no gridlaw job"):
         Known(foreign).find("small")
+
+
+@pytest.mark.parametrize("name", ["", "somebody-s"])
+def test_jobs_of_others_are_never_meant(name: str) -> None:
+    """``gridlaw stop "$NAME"`` with an empty variable must not stop what somebody else runs."""
+    server = Known(job("somebody-s", "RUNNING", ""), job("first", "RUNNING"))
+    assert server.look(name) is None
+    with pytest.raises(BadInput, match="allowed: a grid or a job id at http://head:8265: small, first"):
+        server.find(name)

@@ -99,6 +99,8 @@ def test_large_files_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({}, r"data\.mixture\[0\]\.source; allowed: embedded:python, generate:NAME"),
         ({"source": "missing/*.jsonl"}, "nothing matches below .*Check the path"),
         ({"source": "folder"}, r"is a folder.*FOLDER/\*\.jsonl"),
+        ({"source": "odd/*.jsonl"}, r"odd/gone\.jsonl is a link to nothing.*Remove it"),
+        ({"source": "odd/*.fifo"}, r"odd/pipe\.fifo is no plain file"),
         ({"source": "embedded:c"}, "allowed: embedded:python"),
         (
             {"source": "embedded:python", "text_column": "x"},
@@ -121,6 +123,10 @@ def test_large_files_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_wrong_sources_get_one_clear_message(entry: dict[str, Any], message: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "some.txt").write_text("text")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd/text.jsonl").write_text('{"text": "x"}\n')
+    (tmp_path / "odd/gone.jsonl").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "odd/pipe.fifo")
     with pytest.raises(BadSetting, match=message):
         resolve_source(entry, base_folder=tmp_path, field="data.mixture[0]")
 
