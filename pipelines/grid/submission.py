@@ -52,6 +52,8 @@ from gridlaw.platform.store.base import Store, experiment_name
 from gridlaw.platform.store.lease import Lease
 from gridlaw.platform.store.local import gone_message, is_gone
 
+TICK_SECONDS = 0.4
+"""Tasks may end more often than anybody can read."""
 DESCRIBE_EVERY_SECONDS = 5.0
 DESCRIBE_SHARE = 0.02
 """At most this much of the driver's time goes into descriptions: of thousands of points they take long."""
@@ -73,7 +75,7 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Watcher:
-    """How a submission is shown. tick: called about twice a second. say: one sentence now."""
+    """How a submission is shown. tick: called about twice a second, and at the end. say: one sentence now."""
 
     tick: Callable[[Driver], None]
     say: Callable[[str], None]
@@ -283,6 +285,7 @@ def work(
             )  # fmt: skip
             with present_objects_kept():
                 reason = driver.run()
+            watcher.tick(driver)
         except Exception as error:
             if not lease.lost.is_set():
                 records.give_up(f"the driver ended: {error}")
@@ -386,13 +389,15 @@ def _with_news(
 ) -> Callable[[Driver], None]:
     """Keep the ledger current for people: the parent run's description, and where each run is; and the driver about
     nodes that came or went."""
-    due, places = 0.0, Places()
+    due, next_tick, places = 0.0, 0.0, Places()
 
     def each(driver: Driver) -> None:
-        nonlocal due
-        tick(driver)
-        places.tick(driver)
+        nonlocal due, next_tick
         began = time.monotonic()
+        if began >= next_tick:
+            next_tick = began + TICK_SECONDS
+            tick(driver)
+            places.tick(driver)
         if began >= due:
             driver.capacity = capacity_now()
             records.ledger.describe(records.parent_id, describe(driver))
