@@ -54,7 +54,6 @@ class Driver:
     lost: whether another driver may be at work already, so that nothing may be written any more.
     """
 
-    plan: GridPlan
     records: Records
     store: Store
     tasks: TaskBuilder
@@ -95,6 +94,11 @@ class Driver:
         for trunk in self.plan.trunks:
             self._learn_past(trunk)
         self._build()
+
+    @property
+    def plan(self) -> GridPlan:
+        """The records': it grows with what is added."""
+        return self.records.plan
 
     def run(self) -> str:
         """Work until nothing is left, or until asked to stop; returns the reason to stop, or nothing."""
@@ -177,10 +181,9 @@ class Driver:
     def add(self, trunk: TrunkPlan, state: GridState) -> None:
         """A trunk more, with what is undone of its points. state: what ledger and store hold of it."""
         assert trunk.name not in self._trunks, f"{trunk.name} added twice"
-        self.plan = replace(self.plan, trunks=(*self.plan.trunks, trunk))
+        self.records.plan = replace(self.plan, trunks=(*self.plan.trunks, trunk))
         self._trunks[trunk.name] = trunk
         self._points |= {point.name: point for point in trunk.points}
-        self.records.plan = self.plan
         self.records.learn(state)
         self._learn_past(trunk)
         self.examples = ExamplesBook(self.plan, self.records.state)
@@ -409,7 +412,7 @@ class Driver:
 
     def _failed(self, node: Node, failure: Failure) -> None:
         if failure.kind in TRY_AGAIN and node.attempts < MAX_ATTEMPTS and self._lighten(node, failure):
-            self.say(f"{_label(node)}: {failure.reason}; trying again ({node.attempts + 1} of {MAX_ATTEMPTS})")
+            self.say(f"{node.label}: {failure.reason}; trying again ({node.attempts + 1} of {MAX_ATTEMPTS})")
             self.graph.again(node.key, failure.reason)
             return
         if failure.kind == "stopped":
@@ -421,17 +424,17 @@ class Driver:
             return
         if failure.kind == "pruned":
             self.graph.fail(node.key, failure.reason)
-            self.say(f"{_label(node)} pruned: {failure.reason}")
+            self.say(f"{node.label} pruned: {failure.reason}")
             return
         diverged = failure.kind == "diverged"
         name = self.run_name(node)
         if name:
             self.records.fail(name, failure.reason, diverged=diverged, error=failure.traceback, tries=node.attempts)
         blocked = self.graph.fail(node.key, failure.reason)
-        self.say(f"{_label(node)} {'diverged' if diverged else 'failed'}: {failure.reason}")
+        self.say(f"{node.label} {'diverged' if diverged else 'failed'}: {failure.reason}")
         kind = {"segment": "trunk", "decay": "point", "evaluate": "evaluation", "refit": "law"}.get(node.kind, "data")
         status = "diverged" if diverged else "failed"
-        self._problem(node, name or _label(node), kind, status, failure.reason, is_input=failure.kind == "input")
+        self._problem(node, name or node.label, kind, status, failure.reason, is_input=failure.kind == "input")
         for each in blocked:
             if each.kind == "decay":
                 self._problem(each, str(each.key[1]), "point", "blocked", each.reason)
@@ -492,7 +495,3 @@ class Driver:
             self.records.stop_all(reason)
         except Surroundings as error:
             self.say(f"the ledger could not be told, the next run will: {error}")
-
-
-def _label(node: Node) -> str:
-    return " ".join(map(str, node.key))

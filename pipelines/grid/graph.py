@@ -32,6 +32,11 @@ class Node:
     def kind(self) -> str:
         return str(self.key[0])
 
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return " ".join(map(str, self.key))
+
 
 @dataclass
 class Graph:
@@ -125,7 +130,5 @@ class Graph:
             return False
         cause = self.nodes[lost[0]]
         node.state = "blocked"
-        node.reason = (
-            cause.reason if cause.state == "blocked" else f"{' '.join(map(str, cause.key))} failed: {cause.reason}"
-        )
+        node.reason = cause.reason if cause.state == "blocked" else f"{cause.label} failed: {cause.reason}"
         return True

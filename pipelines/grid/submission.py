@@ -280,7 +280,7 @@ def work(
 
             capacity = capacity_now()
             driver = _driver(
-                plan, records, store, tasks, capacity, lease, stop, watcher, capacity_now=capacity_now,
+                records, store, tasks, capacity, lease, stop, watcher, capacity_now=capacity_now,
                 source=source(records, capacity) if source is not None else None, describe=describe,
             )  # fmt: skip
             with present_objects_kept():
@@ -346,7 +346,6 @@ def _capacity(plan: GridPlan, cluster: Cluster, accelerator: str, *, autoscaling
 
 
 def _driver(
-    plan: GridPlan,
     records: Records,
     store: Store,
     tasks: TaskBuilder,
@@ -367,7 +366,6 @@ def _driver(
         return f"stopped by {signal.Signals(stop()).name}" if stop() else ""
 
     return Driver(
-        plan=plan,
         records=records,
         store=store,
         tasks=tasks,

@@ -118,7 +118,7 @@ def at_work(house: Any) -> tuple[Any, StudyRecords, Study, Trials, Driver]:
     records = _records(plan, ledger, store, study, rerun=False)
     capacity = Capacity(num_devices=1.0, unit="CPU", max_parallel=None)
     driver = Driver(
-        plan=plan.shared, records=records, store=store, tasks=cast(Any, None), executor=cast(Any, None),
+        records=records, store=store, tasks=cast(Any, None), executor=cast(Any, None),
         capacity=capacity, should_stop=str, lost=bool, tick=silent, say=silent,
     )  # fmt: skip
     trials = Trials(plan, study, records, store, Limits(parallel=1), runs={}, evaluations={}, examples={}, say=silent)
