@@ -21,7 +21,6 @@ import getpass
 import json
 import math
 import os
-import tempfile
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -29,11 +28,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
-from urllib.parse import unquote, urlsplit
 
 from gridlaw.platform.errors import Surroundings
 from gridlaw.platform.heap import collection_paused
-from gridlaw.platform.ledger import tables
+from gridlaw.platform.ledger import artifacts, tables
 from gridlaw.platform.ledger.experiments import claim, connect
 from gridlaw.platform.ledger.records import KINDS, PREFIX, RunRecord, from_mlflow, prefixed, tag_text
 from gridlaw.platform.ledger.tracking import Tracking, TrackingRefused
@@ -134,15 +132,10 @@ class Ledger:
             with _explained(f"read {path}"):
                 return path.read_text(encoding="utf-8") if path.is_file() else None
 
-        parent = name.rpartition("/")[0]
-
-        def ask(client: MlflowClient) -> str | None:
-            if name not in {entry.path for entry in client.list_artifacts(run_id, parent or None)}:
-                return None
-            with tempfile.TemporaryDirectory(prefix="gridlaw-") as scratch:
-                return Path(client.download_artifacts(run_id, name, scratch)).read_text()
-
-        return self.tracking.call(f"read {name} of run {run_id}", ask)
+        uri = self._artifacts[run_id]
+        return self.tracking.call(
+            f"read {name} of run {run_id}", lambda client: artifacts.read_text(uri, name, self.tracking_uri)
+        )
 
     def identity(self, run_id: str) -> dict[str, Any] | None:
         """The resolved values behind a run's fingerprint, to show drift field by field; None if they are gone."""
@@ -373,7 +366,7 @@ class Ledger:
         if run_id not in self._artifacts:
             run = self.tracking.call(f"read run {run_id}", lambda client: client.get_run(run_id))
             self._artifacts[run_id] = run.info.artifact_uri
-        folder = _local_artifacts(self._artifacts[run_id])
+        folder = artifacts.local_folder(self._artifacts[run_id])
         return None if folder is None else folder / name
 
     def _find(self, tags: Mapping[str, str], *, status: str = "") -> list[RunRecord]:
@@ -469,13 +462,6 @@ def _explained(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise explain(error, f"cannot {what}") from error
-
-
-def _local_artifacts(uri: str) -> Path | None:
-    parts = urlsplit(uri)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return Path(uri) if not parts.scheme else None
 
 
 def _quoted(value: str) -> str:
