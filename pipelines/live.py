@@ -35,6 +35,7 @@ from gridlaw.pipelines.report.terminal import to_ascii
 from gridlaw.pipelines.report.words import count, duration, significant
 
 STATES = ("running", "waiting", "done", "failed", "diverged", "blocked", "stopped")
+RowKey = tuple[str | int, ...]
 _TRAINING = ("trunk", "point")
 _ON_EXAMPLES = ("examples", "evaluation")
 BAD_STATES = ("failed", "diverged", "blocked")
@@ -50,7 +51,8 @@ class LiveRow:
     """One piece of work, its state one of STATES. kind: trunk, point, examples, evaluation, law, data; loss in nats per
     token; step, total_steps: optimizer steps, or examples of an evaluation.
 
-    node: where it runs, machine and device, shown if there is more than one. reason: why it did not succeed.
+    node: where it runs, machine and device, shown if there is more than one. reason: why it did not succeed. key: what
+    tells it from other rows; kind and name, where they do.
     """
 
     name: str
@@ -63,6 +65,7 @@ class LiveRow:
     seconds_left: float | None = None
     node: str = ""
     reason: str = ""
+    key: RowKey = ()
 
     def __post_init__(self) -> None:
         if self.state not in STATES:
@@ -147,10 +150,10 @@ class LiveTable:
         self._file = file if file is not None else sys.stderr
         self._is_live = wants_table(self._file, environment) if live is None else live
         self._title, self._clock, self._heartbeat_seconds = title, clock, heartbeat_seconds
-        self._rows: dict[tuple[str, str], LiveRow] = {}
-        self._places: dict[tuple[str, str], int] = {}
-        self._running: dict[tuple[str, str], LiveRow] = {}
-        self._bad: dict[tuple[str, str], LiveRow] = {}
+        self._rows: dict[RowKey, LiveRow] = {}
+        self._places: dict[RowKey, int] = {}
+        self._running: dict[RowKey, LiveRow] = {}
+        self._bad: dict[RowKey, LiveRow] = {}
         self._totals = _Totals()
         self._started = self._last_said = clock()
         self._seconds_left: float | None = None
@@ -187,10 +190,8 @@ class LiveTable:
 
         seconds_left: the driver's estimate for everything, else from progress so far.
         """
-        changes = [(self._rows.get((row.kind, row.name)), row) for row in changed]
         was_empty = not self._rows
-        for before, row in changes:
-            self._take(before, row)
+        changes = [(self._take(row), row) for row in changed]
         self._seconds_left = seconds_left if seconds_left is not None else self._estimate()
         if self._live is not None:
             self._live.update(self.render())
@@ -198,8 +199,10 @@ class LiveTable:
         elif not self._is_live:
             self._tell(changes, is_first=was_empty and bool(changes))
 
-    def _take(self, before: LiveRow | None, row: LiveRow) -> None:
-        key = (row.kind, row.name)
+    def _take(self, row: LiveRow) -> LiveRow | None:
+        """What the row was before."""
+        key = row.key or (row.kind, row.name)
+        before = self._rows.get(key)
         if before is not None:
             self._totals.add(before, -1)
         self._totals.add(row)
@@ -209,6 +212,7 @@ class LiveTable:
             rows.pop(key, None)
             if row.state in states:
                 rows[key] = row
+        return before
 
     def note(self, text: str) -> None:
         """One line that stays: above the table, or among the plain lines."""
@@ -324,7 +328,7 @@ class LiveTable:
         parts = [f"{states['done']} of {len(self._rows)} done"]
         return ", ".join(parts + [f"{states[state]} {state}" for state in STATES if state != "done" and states[state]])
 
-    def _in_order(self, rows: Mapping[tuple[str, str], LiveRow]) -> list[LiveRow]:
+    def _in_order(self, rows: Mapping[RowKey, LiveRow]) -> list[LiveRow]:
         """In the order in which they were first seen."""
         return [rows[key] for key in sorted(rows, key=self._places.__getitem__)]
 

@@ -8,18 +8,22 @@ from urllib.parse import SplitResult, urlsplit
 from gridlaw.platform.errors import BadInput
 
 _USER = re.compile(r"//[^/?#]*@")
+_OF_FILES = ("sqlite", "journal", "file")
 _SECRET_QUERY = re.compile(r"([?&])(user|password|passfile|token)=[^&#]*", re.IGNORECASE)
 
 
 def split_address(field: str, address: str, *, allowed: str) -> SplitResult:
     """The parts of an address; ``BadInput`` for one that has none: a bracket without its pair, a port that is no
-    number."""
+    number, a user whose password has a slash in it."""
     try:
         parts = urlsplit(address)
-        _ = parts.port  # read last, so that it is checked
+        _ = parts.port  # read, so that it is checked
+        cut = ":" in parts.netloc and "@" not in parts.netloc and "@" in address and parts.scheme not in _OF_FILES
+        if cut:
+            raise ValueError("what was taken for a port is the beginning of a password")
     except ValueError:
         if "@" not in address:
-            raise BadInput(field, seen=address, allowed=allowed) from None
+            raise BadInput(field, seen=redacted(address), allowed=allowed) from None
         hint = "In a password / ? # [ ] @ : are written as %2F %3F %23 %5B %5D %40 %3A"
         seen = f"{address.partition('://')[0]}://…"  # the password may be anywhere in it
         raise BadInput(field, seen=seen, allowed=allowed, hint=hint) from None

@@ -24,6 +24,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import isfinite
 from typing import Any, Final
 
@@ -119,7 +120,7 @@ def fingerprint(identity: Mapping[str, Any], legacy: Mapping[str, Any] = LEGACY)
 def without_legacy(identity: Mapping[str, Any], legacy: Mapping[str, Any] = LEGACY) -> dict[str, Any]:
     """A copy of ``identity`` in plain values without the fields that have their legacy values."""
     result: dict[str, Any] = _plain(identity)
-    _drop_by_kind(result, _LEGACY_BY_KIND if legacy is LEGACY else _by_kind(legacy))
+    _drop_by_kind(result, _usual_by_kind() if legacy is LEGACY else _by_kind(legacy))
     return result
 
 
@@ -133,7 +134,9 @@ def _by_kind(legacy: Mapping[str, Any]) -> Mapping[str, list[tuple[list[str], st
     return by_kind
 
 
-_LEGACY_BY_KIND = _by_kind(LEGACY)
+@cache
+def _usual_by_kind() -> Mapping[str, list[tuple[list[str], str]]]:
+    return _by_kind(LEGACY)
 
 
 def _drop_by_kind(value: dict[str, Any] | list[Any], by_kind: Mapping[str, list[tuple[list[str], str]]]) -> None:

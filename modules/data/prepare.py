@@ -14,12 +14,13 @@ token, and evaluations put one before a document, too.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -227,18 +228,20 @@ def _locked(path: Path) -> Iterator[None]:
     """
     while True:
         with open(path, "w", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if not _is_at(file.fileno(), path):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                removed = not os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+            except FileNotFoundError:
+                removed = True
+            except OSError as error:
+                if error.errno != errno.ESTALE:  # a mount says so of a file that another machine removed
+                    raise
+                removed = True
+            if removed:
                 continue
             try:
                 yield
             finally:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):  # another user's, in a folder where only its owner may remove a file
+                    path.unlink()
             return
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False

@@ -247,7 +247,7 @@ class Driver:
         earlier = self.graph.pending(key[:3])
         if any(node.state == "waiting" and int(node.key[4]) >= num_resamples for node in earlier):
             return False
-        self.graph.add(Node(key=key, depends_on=tuple(node.key for node in earlier), priority=float("inf")))
+        self.graph.add(Node(key=key, after=tuple(node.key for node in earlier), priority=float("inf")))
         return True
 
     def _more_to_come(self, architecture: str) -> bool:

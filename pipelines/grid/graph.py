@@ -21,6 +21,8 @@ class Node:
 
     key: NodeKey
     depends_on: tuple[NodeKey, ...] = ()
+    after: tuple[NodeKey, ...] = ()
+    """What has to have ended before, however it did."""
     priority: float = 0.0
     state: NodeState = "waiting"
     attempts: int = 0
@@ -50,7 +52,7 @@ class Graph:
 
     def add(self, node: Node) -> Node:
         assert node.key not in self.nodes, f"node {node.key} added twice"
-        for key in node.depends_on:
+        for key in (*node.depends_on, *node.after):
             assert key in self.nodes, f"node {node.key} depends on {key}, which is not in the graph"
             self._behind.setdefault(key, []).append(node)
         node.place = len(self.nodes)
@@ -96,6 +98,9 @@ class Graph:
         for other in self.nodes.values():  # insertion order is topological: one sweep reaches everything
             if self._block_if_hopeless(other):
                 blocked.append(other)
+        for each in (self.nodes[key], *blocked):
+            for other in self._behind.get(each.key, ()):
+                self._note_if_ready(other)
         return blocked
 
     def of_kind(self, kind: str) -> Iterable[Node]:
@@ -121,7 +126,8 @@ class Graph:
         return node
 
     def _note_if_ready(self, node: Node) -> None:
-        if node.state == "waiting" and all(self.nodes[key].state == "done" for key in node.depends_on):
+        free = all(self.nodes[key].state not in ("waiting", "running") for key in node.after)
+        if free and node.state == "waiting" and all(self.nodes[key].state == "done" for key in node.depends_on):
             self._ready[node.key] = node
 
     def _block_if_hopeless(self, node: Node) -> bool:

@@ -57,6 +57,9 @@ TICK_SECONDS = 0.4
 DESCRIBE_EVERY_SECONDS = 5.0
 DESCRIBE_SHARE = 0.02
 """At most this much of the driver's time goes into descriptions: of thousands of points they take long."""
+DESCRIBE_AT_LEAST_EVERY_SECONDS = 60.0
+LOOK_SECONDS = 5.0
+"""How often the driver looks for nodes that came or went."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,20 +390,25 @@ def _with_news(
 ) -> Callable[[Driver], None]:
     """Keep the ledger current for people: the parent run's description, and where each run is; and the driver about
     nodes that came or went."""
-    due, next_tick, places = 0.0, 0.0, Places()
+    due = next_tick = next_look = 0.0
+    places = Places()
 
     def each(driver: Driver) -> None:
-        nonlocal due, next_tick
-        began = time.monotonic()
-        if began >= next_tick:
-            next_tick = began + TICK_SECONDS
+        nonlocal due, next_tick, next_look
+        now = time.monotonic()
+        if now >= next_tick:
+            next_tick = now + TICK_SECONDS
             tick(driver)
             places.tick(driver)
-        if began >= due:
+        if now >= next_look:
+            next_look = now + LOOK_SECONDS
             driver.capacity = capacity_now()
+        began = time.monotonic()
+        if began >= due:
             records.ledger.describe(records.parent_id, describe(driver))
             ended = time.monotonic()
-            due = ended + max(DESCRIBE_EVERY_SECONDS, (ended - began) / DESCRIBE_SHARE)
+            pause = (ended - began) / DESCRIBE_SHARE
+            due = ended + min(max(pause, DESCRIBE_EVERY_SECONDS), DESCRIBE_AT_LEAST_EVERY_SECONDS)
 
     return each
 

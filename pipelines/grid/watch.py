@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gridlaw.pipelines.grid.driver import Driver
 from gridlaw.pipelines.grid.graph import Node, NodeKey
 from gridlaw.pipelines.live import LiveRow, LiveTable
@@ -35,29 +37,24 @@ class Watch:
         return changed
 
     def _row(self, driver: Driver, node: Node) -> LiveRow:
-        name = _name(driver, node)
-        row = LiveRow(name=name, kind=_KINDS[node.kind], state=_state(driver, node), reason=node.reason)
+        name, state = _name(driver, node), _state(driver, node)
+        row = LiveRow(key=node.key, name=name, kind=_KINDS[node.kind], state=state, reason=node.reason)
         if node.kind not in ("segment", "decay", "examples", "evaluate"):
             return row
-        total = int(node.key[2]) if node.kind == "segment" else 0
-        run_name = driver.run_name(node)
-        run_id = driver.records.run_ids.get(run_name)
+        run_id = driver.records.run_ids.get(driver.run_name(node))
         if node.state != "running" or run_id is None:
-            return LiveRow(name=name, kind=row.kind, state=row.state, total_steps=total, reason=row.reason)
+            return replace(row, total_steps=int(node.key[2]) if node.kind == "segment" else 0)
         progress = self._reader.read(driver.records.attempts / run_id)
         if progress is None:
             return row
-        return LiveRow(
-            name=name,
-            kind=row.kind,
-            state=row.state,
+        return replace(
+            row,
             step=progress.step,
             total_steps=progress.until_step,
             tokens_per_second=progress.tokens_per_second or None,
             loss=progress.loss,
             seconds_left=progress.seconds_left,
             node=f"{progress.host} {progress.device}".strip(),
-            reason=row.reason,
         )
 
 

@@ -186,6 +186,8 @@ class Tracking:
     def client(self) -> MlflowClient:
         """MLflow's client, made on first use. A missing sqlite database is refused, not made."""
         if self._client is None:
+            if self.uri.startswith("http"):
+                _token_header()  # MLflow would repeat in its message a token that no header can carry
             self._require_database()
             prepare_environment()
             quiet()

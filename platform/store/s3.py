@@ -52,16 +52,17 @@ _AGAIN = "Mend that, then run again: what is done stays done"
 
 def parse_address(address: str) -> tuple[str, str]:
     """(bucket, prefix) of ``s3://BUCKET/PREFIX``; ``BadInput`` that repeats nothing secret."""
-    parts = split_address("run.store", address, allowed="s3://BUCKET/PREFIX")
-    if "@" in address or parts.query or parts.fragment:
+    authority = address.removeprefix("s3://").partition("/")[0]
+    if set("@:") & set(authority) or set("?#") & set(address):
         raise BadInput(
             "run.store",
             seen="an s3:// address with credentials or options in it",
             allowed="s3://BUCKET/PREFIX",
             hint="Credentials and endpoint come from the environment: AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_ENDPOINT_URL",
         )
+    parts = split_address("run.store", address, allowed="s3://BUCKET/PREFIX")
     prefix = "/".join(part for part in parts.path.split("/") if part)
-    if not parts.netloc or ":" in parts.netloc or ".." in prefix.split("/"):
+    if not parts.netloc or ".." in prefix.split("/"):
         raise BadInput("run.store", seen=address, allowed="s3://BUCKET/PREFIX")
     return parts.netloc, prefix
 

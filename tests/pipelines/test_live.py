@@ -12,10 +12,14 @@ import sys
 import termios
 import textwrap
 import time
+from collections import Counter
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gridlaw.pipelines.live import LiveRow, LiveTable, wants_table
+from gridlaw.pipelines.live import STATES, LiveRow, LiveTable, wants_table
 
 PROGRAM = """
 import sys, time
@@ -284,3 +288,38 @@ def test_a_closed_file_is_no_terminal():
     file = io.StringIO()
     file.close()
     assert not wants_table(file, {"TERM": "xterm"})
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(
+        st.lists(
+            st.builds(
+                LiveRow,
+                key=st.tuples(st.integers(0, 4)),
+                name=st.just("niah needles"),  # two data sets' examples have the same name
+                kind=st.sampled_from(["trunk", "point", "examples", "evaluation"]),
+                state=st.sampled_from(STATES),
+                step=st.integers(0, 100),
+                total_steps=st.sampled_from([0, 50, 100]),
+            ),
+            max_size=4,
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_counts_and_progress_are_those_of_the_newest_rows_whatever_came_before(updates: list[list[LiveRow]]) -> None:
+    table = LiveTable("grid", file=io.StringIO(), live=True)
+    newest: dict[Any, LiveRow] = {}
+    for changed in updates:
+        table.update(changed)
+        newest |= {row.key: row for row in changed}
+    fresh = LiveTable("grid", file=io.StringIO(), live=True)
+    fresh.update(newest.values())
+    states = Counter(row.state for row in newest.values())
+    assert table._counts() == fresh._counts()
+    assert table._counts().startswith(f"{states['done']} of {len(newest)} done")
+    assert table._fraction() == pytest.approx(fresh._fraction(), abs=1e-9)
+    running = [row.key for row in newest.values() if row.state == "running"]
+    assert sorted(row.key for row in table._in_order(table._running)) == sorted(running)

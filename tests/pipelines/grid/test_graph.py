@@ -59,3 +59,17 @@ def test_a_node_tried_again_counts_its_attempts() -> None:
 def test_starting_a_node_that_is_not_ready_is_our_own_bug() -> None:
     with pytest.raises(AssertionError, match="not ready"):
         chain().start(("decay", "p10"))
+
+
+@pytest.mark.parametrize("end", ["done", "fail"])
+def test_what_comes_after_another_waits_for_its_end_and_not_for_its_success(end: str) -> None:
+    graph = Graph()
+    graph.add(Node(key=("refit", 1)))
+    graph.add(Node(key=("refit", 2), after=(("refit", 1),)))
+    graph.start(("refit", 1))
+    assert graph.ready() == []
+    if end == "done":
+        graph.done(("refit", 1))
+    else:
+        assert graph.fail(("refit", 1), "out of memory") == []
+    assert [node.key for node in graph.ready()] == [("refit", 2)]
