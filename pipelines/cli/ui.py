@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import signal
@@ -229,7 +230,11 @@ def _free_port(host: str, first: int) -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
-            except OSError:
-                continue
+            except OSError as error:
+                if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                    continue
+                raise BadInput(
+                    "--host", seen=host, allowed="a name or an IPv4 address of this machine", hint=str(error)
+                ) from None
             return port
     raise BadInput("--port", seen=first, allowed="a port with a free one among the next 50", hint="give another --port")
