@@ -246,7 +246,7 @@ class LiveTable:
         return heading.append(self._clean(f"  {self._counts()}"), style="not bold")
 
     def _bar(self, width: int) -> RenderableType:
-        fraction = self._fraction()
+        fraction = self._totals.fraction()
         left = f", about {duration(self._seconds_left)} left" if self._seconds_left is not None else ""
         text = f"{fraction:4.0%}  {duration(self._elapsed())}{left}"
         if width < len(text) + 14:
@@ -309,7 +309,7 @@ class LiveTable:
         parts = [_progress(row) for row in running[:3]] + ([f"{len(running) - 3} more"] if len(running) > 3 else [])
         left = f", about {duration(self._seconds_left)} left" if self._seconds_left is not None else ""
         work = f"; {'; '.join(parts)}" if parts else ""
-        return f"{self._fraction():.0%} after {duration(self._elapsed())}{left}: {self._counts()}{work}"
+        return f"{self._totals.fraction():.0%} after {duration(self._elapsed())}{left}: {self._counts()}{work}"
 
     def _say(self, text: str) -> None:
         self._last_said = self._clock()
@@ -332,15 +332,12 @@ class LiveTable:
         """In the order in which they were first seen."""
         return [rows[key] for key in sorted(rows, key=self._places.__getitem__)]
 
-    def _fraction(self) -> float:
-        return self._totals.fraction()
-
     def _elapsed(self) -> float:
         return self._clock() - self._started
 
     def _estimate(self) -> float | None:
         """Seconds left at the pace since the first update; None while too little is known."""
-        fraction, elapsed = self._fraction(), self._elapsed()
+        fraction, elapsed = self._totals.fraction(), self._elapsed()
         if self._first is None:
             self._first = (fraction, elapsed)
         gained = fraction - self._first[0]

@@ -15,19 +15,25 @@ _SECRET_QUERY = re.compile(r"([?&])(user|password|passfile|token)=[^&#]*", re.IG
 def split_address(field: str, address: str, *, allowed: str) -> SplitResult:
     """The parts of an address; ``BadInput`` for one that has none: a bracket without its pair, a port that is no
     number, a user whose password has a slash in it."""
+    parts = _parts(address)
+    if parts is not None:
+        return parts
+    if "@" not in address:
+        raise BadInput(field, seen=redacted(address), allowed=allowed)
+    hint = "In a password / ? # [ ] @ : are written as %2F %3F %23 %5B %5D %40 %3A"
+    seen = f"{address.partition('://')[0]}://…"  # the password may be anywhere in it
+    raise BadInput(field, seen=seen, allowed=allowed, hint=hint)
+
+
+def _parts(address: str) -> SplitResult | None:
     try:
         parts = urlsplit(address)
         _ = parts.port  # read, so that it is checked
-        cut = ":" in parts.netloc and "@" not in parts.netloc and "@" in address and parts.scheme not in _OF_FILES
-        if cut:
-            raise ValueError("what was taken for a port is the beginning of a password")
     except ValueError:
-        if "@" not in address:
-            raise BadInput(field, seen=redacted(address), allowed=allowed) from None
-        hint = "In a password / ? # [ ] @ : are written as %2F %3F %23 %5B %5D %40 %3A"
-        seen = f"{address.partition('://')[0]}://…"  # the password may be anywhere in it
-        raise BadInput(field, seen=seen, allowed=allowed, hint=hint) from None
-    return parts
+        return None
+    # What looks like a port may be the beginning of a password with a slash.
+    cut = ":" in parts.netloc and "@" not in parts.netloc and "@" in address and parts.scheme not in _OF_FILES
+    return None if cut else parts
 
 
 def redacted(uri: str) -> str:

@@ -231,10 +231,8 @@ def _locked(path: Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 removed = not os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-            except FileNotFoundError:
-                removed = True
             except OSError as error:
-                if error.errno != errno.ESTALE:  # a mount says so of a file that another machine removed
+                if error.errno not in (errno.ENOENT, errno.ESTALE):  # the latter where another machine removed it
                     raise
                 removed = True
             if removed:

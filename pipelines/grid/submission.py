@@ -42,7 +42,6 @@ from gridlaw.pipelines.submit.place import check_place
 from gridlaw.platform.addresses import redacted
 from gridlaw.platform.cluster import Cluster, Node, StartingCluster, begin_cluster, local_node
 from gridlaw.platform.errors import BadInput, Surroundings
-from gridlaw.platform.heap import present_objects_kept
 from gridlaw.platform.jobs import submission_id
 from gridlaw.platform.ledger.ledger import Ledger
 from gridlaw.platform.ledger.sender import JournalPump, flush_all
@@ -286,8 +285,7 @@ def work(
                 records, store, tasks, capacity, lease, stop, watcher, capacity_now=capacity_now,
                 source=source(records, capacity) if source is not None else None, describe=describe,
             )  # fmt: skip
-            with present_objects_kept():
-                reason = driver.run()
+            reason = driver.run()
             watcher.tick(driver)
         except Exception as error:
             if not lease.lost.is_set():

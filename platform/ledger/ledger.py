@@ -17,6 +17,7 @@ artifacts lie. Artifacts in a folder of this machine are files, written without 
 
 from __future__ import annotations
 
+import gc
 import getpass
 import json
 import math
@@ -30,7 +31,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gridlaw.platform.errors import Surroundings
-from gridlaw.platform.heap import collection_paused
 from gridlaw.platform.ledger import artifacts, tables
 from gridlaw.platform.ledger.experiments import claim, connect
 from gridlaw.platform.ledger.records import KINDS, PREFIX, RunRecord, from_mlflow, prefixed, tag_text
@@ -388,7 +388,7 @@ class Ledger:
         found: list[RunRecord] = []
         token: str | None = None
         while True:
-            with collection_paused():
+            with _collection_paused():
                 page = client.search_runs(
                     [self.experiment_id],
                     " and ".join(clauses),
@@ -457,6 +457,19 @@ class Ledger:
                 client.set_terminated(run_id, status=status)
 
         self.tracking.call(f"mark run {run_id} {status}", ask)
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Hold off the collector: where very many objects are made and kept, scanning them again and again as their number
+    grows can more than double the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -320,6 +320,6 @@ def test_counts_and_progress_are_those_of_the_newest_rows_whatever_came_before(u
     states = Counter(row.state for row in newest.values())
     assert table._counts() == fresh._counts()
     assert table._counts().startswith(f"{states['done']} of {len(newest)} done")
-    assert table._fraction() == pytest.approx(fresh._fraction(), abs=1e-9)
+    assert table._totals.fraction() == pytest.approx(fresh._totals.fraction(), abs=1e-9)
     running = [row.key for row in newest.values() if row.state == "running"]
     assert sorted(row.key for row in table._in_order(table._running)) == sorted(running)
